@@ -1,27 +1,31 @@
 # `just check` is what CI runs; `.ci/run` and .github/workflows call these recipes and repeat none of them.
 
 export UV_FROZEN := "1"
+# Where it is set, each process that a test starts compiles every module anew: 3 s for a server.
+export PYTHONDONTWRITEBYTECODE := ""
 
 sources := "src tests examples docs/benchmarks.py"
 
 # Run by `coverage`, which leaves out `untraced`: guards of workflow code, which refuse what coverage itself does; code that is interrupted from
 # another thread, which its tracer does not survive; and tests of speed, which it slows down.
 traced := "tests/core tests/flows tests/wire tests/engine tests/sdk"
-untraced := "tests/sdk/test_guards.py tests/sdk/test_worker_turns.py tests/flows/test_slices.py tests/flows/test_fair_turns.py tests/flows/test_big_foreach.py tests/flows/test_corpus_engine.py tests/flows/test_yaml_fuzz.py"
+untraced := "tests/sdk/test_guards.py tests/sdk/test_worker_turns.py tests/flows/test_slices.py tests/flows/test_fair_turns.py tests/flows/test_big_foreach.py tests/flows/test_corpus_engine.py tests/flows/test_yaml_fuzz.py tests/core/schedules/test_schedule_simulated.py"
 side_by_side := "-q -n 3 --dist loadfile --no-loadscope-reorder"
 
 default: check
 
-# Everything CI checks, the tests last.
-check: lint before-tests test-rest
+# Everything CI checks, most tests last.
+check: lint side-by-side
 
-# Each of the two keeps one processor busy.
+# Coverage is one process; beside it both processors are busy.
 [parallel]
-before-tests: checks coverage
+side-by-side: coverage rest
 
-checks: types contracts wheel protobuf6-wire mutate-sample
+rest: checks test-rest
 
-# Debian packages by name: PostgreSQL, Prometheus, PgBouncer and Podman, of which the tests start their own, and busybox for its images. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
+checks: types contracts ui-check wheel protobuf6-wire mutate-sample
+
+# Debian packages by name: PostgreSQL, Prometheus, PgBouncer and Podman, of which the tests start their own, busybox for its images, and Chromium. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
     #!/usr/bin/env bash
     set -euo pipefail
@@ -40,6 +44,7 @@ setup postgres="":
     { command -v runc || [ -x /usr/sbin/runc ]; } >/dev/null || missing+=(runc)
     command -v busybox >/dev/null || missing+=(busybox-static)
     command -v npm >/dev/null || missing+=(npm)
+    command -v chromium >/dev/null || missing+=(chromium fonts-liberation)
     if [ ${#missing[@]} != 0 ]; then
       as_root apt-get update -qq
       if [ -n "{{postgres}}" ]; then
@@ -68,8 +73,10 @@ contracts:
 # Every test. A failed test runs once more by itself, and is listed as flaky if it passes then.
 test *args=side_by_side:
     #!/usr/bin/env bash
-    # Most tests wait for processes and timers: three at a time, file by file. Long soaks have a short form here; the variable sets another.
-    export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-30}"
+    # Most tests wait for processes and timers: three at a time, file by file. Long soaks have a short form here; a variable sets another.
+    export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-20}"
+    export PERDURE_CRASH_RUNS="${PERDURE_CRASH_RUNS:-600}" PERDURE_CRASH_S="${PERDURE_CRASH_S:-25}"
+    export PERDURE_BULK_RUNS="${PERDURE_BULK_RUNS:-500}"
     exec uv run python tests/rerun.py {{args}}
 
 # The tests that `coverage` does not run.
@@ -101,13 +108,32 @@ fmt:
 hooks:
     uv run pre-commit install
 
-# The wheel and the sdist, each installed into an empty environment and started.
-wheel:
+# The wheel and the sdist, with the web UI inside, each installed into an empty environment and started.
+wheel: ui-build
     uv run python tests/smoke.py
 
 # Into dist/, for a release.
-build:
+build: ui-build
     uv build
+
+# The web UI with hot reload on http://127.0.0.1:5173, against a running `perdure dev` or server.
+ui server="http://127.0.0.1:8600": ui-install
+    PERDURE_UI_SERVER={{server}} npm --prefix ui run --silent dev -- --host 127.0.0.1
+
+# Its packages, by its lock file.
+ui-install:
+    # Not `npm ci`: it refuses a lock file that leaves out optional packages for other platforms, as one that a mirror has filled may.
+    [ ui/node_modules/.package-lock.json -nt ui/package-lock.json ] || npm install --no-save --prefix ui --no-audit --no-fund --ignore-scripts --loglevel=error
+
+# Into src/perdure/server/ui, where the server and the wheel find it.
+ui-build: ui-install
+    npm --prefix ui run --silent build
+
+# Format, lint, types and unit tests of the web UI, and the size of what a browser loads first.
+ui-check: ui-build
+    npm --prefix ui run --silent check
+    npm --prefix ui run --silent test
+    npm --prefix ui run --silent size
 
 # As `wheel`, for what `build` made; its version must be the tag's.
 smoke tag:

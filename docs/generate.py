@@ -37,7 +37,7 @@ from perdure.engine.runs import transitions as run_phases
 from perdure.sdk.workflow import phases as live_phases
 from perdure.sdk.workflow import transitions as live_transitions
 from perdure.server import secret_box
-from perdure.server.auth import authenticator
+from perdure.server.auth import authenticator, web_sessions
 from perdure.server.grpc import connected_workers, hello, hub
 from perdure.server.grpc import server as grpc_server
 from perdure.server.rest import browsers, problems
@@ -123,6 +123,7 @@ SERVER_ADVICE = {
     "NoSecretKey": "Set `PERDURE_SECRET_KEY_FILE` on every server. See [receive webhooks](../how-to/receive-webhooks.md).",
     "CannotOpen": "Give the server the key that sealed the secret, or set the secret again. Appears in logs.",
     "SeveralCredentials": "Send one `Authorization` header.",
+    "CsrfFailed": "Send the header `Perdure-Csrf` with the `csrf` of `GET /api/v1/session`, or an API key in place of the cookie.",
     "CrossSite": "Use the server's own pages, or a program that is not a browser.",
     "UnknownHost": "Set `PERDURE_ALLOWED_HOSTS` or `PERDURE_PUBLIC_URL` where the server runs.",
     "UnsupportedMediaType": "Send `Content-Type: application/json`.",
@@ -140,7 +141,7 @@ def public_errors() -> list[type[errors.PerdureError]]:
 
 
 def server_errors() -> list[type[errors.PerdureError]]:
-    homes = (authenticator, secret_box, browsers, problems)
+    homes = (authenticator, web_sessions, secret_box, browsers, problems)
     return [c for c in errors.error_classes() if c.__module__ in {home.__name__ for home in homes}]
 
 
