@@ -221,6 +221,16 @@ def test_lost_workers_and_take_overs_are_no_violation_of_10() -> None:
     assert judged(rows, stored=stored, tasks=[row_of(0, attempts=2, lost=1, epoch=2)], lines=lost) == {}
 
 
+def test_a_task_cancelled_while_another_engine_had_it_may_have_lost_workers() -> None:
+    """Its row says 0 attempts, and so nothing about those that were lost."""
+    rows = [(1, 1, 10, [STARTED, scheduled(), ev.TasksCancelled([0]), ev.RunTerminated("", "")])]
+    stored = [StoredRun(False, RunStatus.CANCELLED, 1, None)]
+    row = row_of(0, TaskStatus.CANCELLED, attempts=0)
+    begins = [line("begin", attempt=n) for n in range(1, OPTIONS.max_attempts + OPTIONS.lost_max + 2)]
+    assert judged(rows, stored=stored, tasks=[row], lines=begins[:-1]) == {}
+    assert judged(rows, stored=stored, tasks=[row], lines=begins).keys() == {10}
+
+
 def two_in_order() -> list[Row]:
     first, second = ev.TasksSucceeded([0], [b"1"]), ev.TasksSucceeded([1], [b"1"])
     return [(1, 1, 0, [STARTED, scheduled(), first, scheduled(1), second, ev.RunSucceeded(b"1")])]

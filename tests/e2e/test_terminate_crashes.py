@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -18,16 +19,27 @@ from tests.fakes.waiting import until
 LEASE_S = 1.5
 RUNS = 400
 KILLS = 4
+OPERATE_S_MAX = 240
 ACTS = ("terminate", "terminate", "pause", "resume", "cancel")
 
 
 @pytest.mark.slow
 async def test_acts_of_operators_survive_kills(dsn: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, dsn) as fleet:
-        engines = [fleet.launch(target=RUNS, lease=LEASE_S, pause=0.3, seed=n + 1) for n in range(2)]
+        enough = tmp_path / "enough"
+
+        def launch(seed: int) -> EngineProcess:
+            return fleet.launch(until=enough, lease=LEASE_S, pause=1.0, seed=seed)
+
+        engines = [launch(n + 1) for n in range(2)]
         await until(lambda: fleet.acknowledged >= 20, "runs were started", 60)
         async with Perdure(dsn, worker=False) as client:
-            done = await _operate(client, dsn, fleet, engines, random.Random(7))
+            async with asyncio.timeout(OPERATE_S_MAX):
+                done = await _operate(client, dsn, fleet, engines, launch, random.Random(7))
+            enough.touch()
+            await until(
+                lambda: all(not e.counters.get("starting", True) for e in engines), "no more runs are started", 60
+            )
             await _resume_all(client, dsn)
             await at_rest(dsn, 60)
         tallies = fleet.verify()
@@ -39,9 +51,14 @@ async def test_acts_of_operators_survive_kills(dsn: str, tmp_path: Path) -> None
 
 
 async def _operate(
-    client: Perdure, dsn: str, fleet: Fleet, engines: list[EngineProcess], randomness: random.Random
+    client: Perdure,
+    dsn: str,
+    fleet: Fleet,
+    engines: list[EngineProcess],
+    launch: Callable[[int], EngineProcess],
+    randomness: random.Random,
 ) -> Counter[str]:
-    """Acts at random until every run was started and enough was done; an acknowledged one has had its effect."""
+    """Acts at random, while engines start runs, until enough was done; an acknowledged one has had its effect."""
     done: Counter[str] = Counter()
     kills = 0
     while fleet.acknowledged < RUNS or done["terminate"] < 20 or done["pause"] < 10 or done["resume"] < 5:
@@ -53,7 +70,7 @@ async def _operate(
         if kills < KILLS and fleet.acknowledged > RUNS * (kills + 1) / (KILLS + 1):
             victim = kills % len(engines)
             engines[victim].kill()
-            engines[victim] = fleet.launch(target=RUNS, lease=LEASE_S, pause=0.3, seed=100 + kills)
+            engines[victim] = launch(100 + kills)
             kills += 1
     assert kills == KILLS
     return done

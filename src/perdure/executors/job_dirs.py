@@ -1,7 +1,10 @@
 """The directory of a worker on its machine, which holds a directory for each of its jobs: the next worker there finds them.
 
-STATE_DIR/AGENT/agent.lock         held while the worker lives
+STATE_DIR/AGENT/agent.lock         held while the worker lives; the name of AGENT begins with its process id
 STATE_DIR/AGENT/JOB/job            the job as it was assigned; written before it is started
+
+A process that a worker starts inherits the lock until it runs its program. One whose worker is killed in that moment holds it alone: the
+next worker waits for that process, or it would not find the job that is about to begin.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +22,10 @@ from perdure.executors.port import Job
 
 AGENTS_MAX: Final = 1_000
 """Directories of earlier workers that are looked at when one starts."""
+EXEC_S_MAX: Final = 2.0
+"""For processes whose workers are gone to run their programs. Workers that cannot see each other's processes, as in containers that share a
+volume, wait this long when they start."""
+EXEC_POLL_S: Final = 0.01
 
 
 def default_state_dir() -> Path:
@@ -60,8 +68,9 @@ class AgentDirs:
 
     def _take_over(self) -> list[Path]:
         found: list[Path] = []
+        until_s = time.monotonic() + EXEC_S_MAX
         for agent in sorted(self._root.iterdir())[:AGENTS_MAX]:
-            lock = lock_file(agent / "agent.lock") if agent.is_dir() else None
+            lock = _lock_of(agent, until_s) if agent.is_dir() else None
             if lock is None:
                 continue
             jobs = [path for path in sorted(agent.iterdir()) if path.is_dir()]
@@ -87,6 +96,24 @@ class AgentDirs:
         for lock in self._locks:
             os.close(lock)
         self._locks.clear()
+
+
+def _lock_of(agent: Path, until_s: float) -> int | None:
+    """A descriptor that holds the lock of a worker that is gone; None: the worker lives."""
+    lock = lock_file(agent / "agent.lock")
+    while lock is None and _is_gone(agent.name.partition("-")[0]) and time.monotonic() < until_s:
+        time.sleep(EXEC_POLL_S)
+        lock = lock_file(agent / "agent.lock")
+    return lock
+
+
+def _is_gone(pid: str) -> bool:
+    """Whether a process has ended, be it reaped or not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
 def lock_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:

@@ -30,6 +30,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--dsn", required=True)
     p.add_argument("--starts", required=True)
     p.add_argument("--target", type=int, default=0, help="start runs until this many are acknowledged by anybody")
+    p.add_argument("--until", default="", help="start runs until this file exists")
     p.add_argument("--shapes", default="", help="only these shapes, by number")
     p.add_argument("--lease", type=float, default=2.0)
     p.add_argument("--idle", type=float, default=1.0, help="a run that waits this long leaves memory")
@@ -62,8 +63,13 @@ async def start_runs(args: argparse.Namespace) -> None:
             except PerdureError:
                 pass  # ended already, or the database is away; nobody depends on it
 
-    while (left := args.target - acknowledged(args.starts)) > 0:
-        answers = await asyncio.gather(*(one() for _ in range(min(WAVE, left))), return_exceptions=True)
+    def left() -> int:
+        if args.until:
+            return 0 if Path(args.until).exists() else WAVE
+        return max(0, args.target - acknowledged(args.starts))
+
+    while n := left():
+        answers = await asyncio.gather(*(one() for _ in range(min(WAVE, n))), return_exceptions=True)
         for e in answers:
             if isinstance(e, BaseException):
                 print(json.dumps({"start_failed": f"{type(e).__name__}: {e}"}), flush=True)

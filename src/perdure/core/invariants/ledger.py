@@ -77,7 +77,8 @@ def _check_attempts(
     if options.at_most_once and len(begins) > 1 + retries:
         findings.violate(10, fold.text, f"at-most-once task {seq} began {len(begins)} times")
     taken_over = len(begins) - len({x.attempt for x in begins})
-    lost = row.lost if row is not None and not retries else options.lost_max
+    # A row without attempts is of a task that was cancelled while another engine had it: it does not say what that engine lost.
+    lost = row.lost if row is not None and row.attempts and not retries else options.lost_max
     if len(begins) > options.max_attempts + lost + taken_over:
         findings.violate(
             10,
