@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,11 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.api import runs
 from perdure.core.lifecycle import RunStatus
+from perdure.core.messages import PauseMessage
+from perdure.core.retry import End
+from perdure.core.work import Report
+from perdure.engine.runs.exits import RunExits
+from perdure.engine.runs.run import ActiveRun
 from perdure.errors import Conflict, InvalidInput, NotFound, RunCancelled, RunExpired, RunFailed
 from perdure.sdk.client.backend import backend
 from tests.e2e.test_endings import clean, has, is_over, let_time_pass, query, serving, watching
@@ -47,6 +53,18 @@ async def steps() -> int:
 async def in_flight() -> int:
     first, *rest = await asyncio.gather(slow(), *(step.options(queue="control-unserved")(n) for n in range(3)))
     return first + sum(rest)
+
+
+@task(name="control_endless")
+async def endless() -> int:
+    begun.append(-1)
+    await asyncio.Event().wait()
+    return 0
+
+
+@workflow(name="control_one_task")
+async def one_task() -> int:
+    return await endless()
 
 
 @workflow(name="control_sleeper")
@@ -130,6 +148,28 @@ async def test_nothing_of_a_paused_run_starts_and_its_messages_wait(dsn: str) ->
         await other.cancel()
         await until(lambda: is_over(other))
         assert client.engine.counters.runs_ended_without_code == 0
+    await clean(dsn)
+
+
+async def test_a_task_that_ends_before_the_pause_is_written_is_not_forgotten(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is written with the pause, so the end comes after it."""
+    async with serving(dsn, one_task) as client:
+        attempts, pause = client.engine.attempts, RunExits.pause
+
+        def paused_then_ended(self: RunExits, run: ActiveRun, request: PauseMessage, inbox_id: int) -> None:
+            pause(self, run, request, inbox_id)
+            now = time.time_ns() // 1000
+            (a,) = (f.assignment for f in attempts.flights.values())
+            attempts.reported([Report(a.run_id, a.seq, a.attempt, End.SUCCESS, b"7", None, now, now)])
+
+        monkeypatch.setattr(RunExits, "pause", paused_then_ended)
+        handle = await one_task.start()
+        await until(lambda: -1 in begun)
+        await handle.pause()
+        await handle.resume()
+        assert await handle.result("20s") == 7
     await clean(dsn)
 
 

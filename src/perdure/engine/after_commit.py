@@ -22,7 +22,7 @@ from perdure.engine.runs.ends import count_end, run_end
 from perdure.engine.runs.loop import RunLoop, RunParts
 from perdure.engine.runs.run import ActiveRun, RunUnit
 from perdure.engine.runs.starts import StartUnit
-from perdure.engine.runs.transitions import RELOADING, Closing
+from perdure.engine.runs.transitions import RELOADING, Closing, Leaving
 from perdure.engine.services.claims import Claims
 from perdure.engine.tasks.flight import ReportUnit, RequeueUnit
 
@@ -152,6 +152,9 @@ class AfterCommit:
             return
         if not run.pending:
             self._runs.pop(run.id, None)
+            if isinstance(run.phase, Leaving):
+                for end in run.phase.ends.release():
+                    self._queue.add(end)
         self._counters.runs_evicted += 1
 
     def _closed(self, run: ActiveRun, phase: Closing) -> None:

@@ -126,7 +126,9 @@ class RunExits:
     def _leave(self, run: ActiveRun, event: Transition[type[Leaving]], stuck: str | None) -> None:
         wake_us = run.state.next_wake_us() if _can_sleep(run) else 0
         word, waits = wait_reasons.encode(waits_of(run)) if not stuck and wake_us != 0 else (None, None)
-        run.phase = event[run.phase](wake_us, stuck)
+        before, run.phase = run.phase, event[run.phase](wake_us, stuck)
+        if isinstance(before, Leaving):
+            run.phase.ends = before.ends
         run.segment().release = (None if stuck else wake_us, stuck, word, waits)
         self._tasks.abandon(run)
         self._worker.forget(run.id)

@@ -37,6 +37,7 @@ from typing import Final, Generic, TypeVar
 
 from perdure.core.errors import Failure, IllegalTransition
 from perdure.core.lifecycle import RunStatus
+from perdure.engine.commits.write_queue import Unit
 
 T = TypeVar("T")
 
@@ -77,14 +78,40 @@ class Closing(Phase):
         self.status, self.value, self.failure, self.successor = status, value, failure, successor
 
 
+class DeferredEnds:
+    """Ends of attempts whose run is leaving; they are written once it has left.
+
+    The commit that hands a run back may be the one that writes the rows of its attempts. An end that is written before it, or with it, does not
+    find the row, and the task would count as running for ever.
+    """
+
+    __slots__ = ("_units",)
+
+    def __init__(self) -> None:
+        self._units: list[Unit] | None = []
+        """None: the run has left."""
+
+    def take(self, end: Unit) -> bool:
+        """Whether the end has to wait."""
+        if self._units is None:
+            return False
+        self._units.append(end)
+        return True
+
+    def release(self) -> list[Unit]:
+        units, self._units = self._units or [], None
+        return units
+
+
 class Leaving(Phase):
     """It is being handed back to the database."""
 
-    __slots__ = ("stuck", "wake_us")
+    __slots__ = ("ends", "stuck", "wake_us")
 
     def __init__(self, wake_us: int | None, stuck: str | None) -> None:
         super().__init__("LEAVING", is_active=False)
         self.wake_us, self.stuck = wake_us, stuck
+        self.ends = DeferredEnds()
 
 
 LOADING: Final = Phase("LOADING")

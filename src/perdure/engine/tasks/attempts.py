@@ -37,6 +37,7 @@ from perdure.core.retry import (
 )
 from perdure.core.work import Assignment, AttemptToken, Beat, Report
 from perdure.engine.commits.rows import Spent, TaskRow
+from perdure.engine.commits.write_queue import Unit
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import ClaimedTask
@@ -145,8 +146,8 @@ class Attempts:
                 done.append(us)
             if r.attempt == 1:  # a later one has waited for its retry
                 waited.append(r.started_us - flight.scheduled_us)
-            if flight.row and flight.run is not None and type(flight.run.phase) is Leaving:
-                flight.run = None  # the run has left since; its next owner gets the result as a message
+            if flight.row and flight.run is not None and isinstance(phase := flight.run.phase, Leaving):
+                flight.run_leaves(phase)
             if r.end is End.SUCCESS and flight.run is not None and not flight.row:
                 self._short_success(flight.run, flight, r)
             else:
@@ -269,7 +270,7 @@ class Attempts:
         if isinstance(verdict, Requeue):
             self._counters.tasks_retried += 1
             expires_us = self.expires(a.options, flight.scheduled_us, self._now_us() + verdict.delay_us)
-            self._queue.add(RequeueUnit(task_id, verdict, a.attempt, expires_us, spent))
+            self._add(flight, RequeueUnit(task_id, verdict, a.attempt, expires_us, spent))
             self.work_due(verdict.delay_us)
         else:
             failure = verdict.failure if isinstance(verdict, Fail) else None
@@ -281,8 +282,12 @@ class Attempts:
             message = TaskEndedMessage(
                 a.seq, status, value, failure, a.attempt, flight.lost, *times, worker or "", cpu_us
             )
-            self._queue.add(ReportUnit(task_id, a, message))
+            self._add(flight, ReportUnit(task_id, a, message))
         self._counters.tasks_ended += 1
+
+    def _add(self, flight: Flight, end: Unit) -> None:
+        if flight.deferred is None or not flight.deferred.take(end):
+            self._queue.add(end)
 
     def arrived(self, run: ActiveRun, message: TaskEndedMessage) -> None:
         """The end of one of our run's tasks that another engine's worker executed. Any other attempt of it is void."""
@@ -444,10 +449,10 @@ class Attempts:
         """The run leaves this engine. Claimed tasks with a row go on and end as messages, unless the run has ended."""
         if not run.state.tasks:
             return  # nothing of it can be in flight
-        leaving = type(run.phase) is Leaving
+        phase = run.phase
         for flight in [f for f in self.flights.values() if f.run is run]:
-            if flight.row and leaving:
-                flight.run = None
+            if flight.row and isinstance(phase, Leaving):
+                flight.run_leaves(phase)
             else:
                 self.stop(flight)
 

@@ -12,6 +12,7 @@ from perdure.core.retry import End, Fail, Requeue, settle, waits_until_us
 from perdure.core.work import Assignment, Report
 from perdure.engine.commits.rows import Batch, ReportRow, Spent
 from perdure.engine.runs.run import ActiveRun
+from perdure.engine.runs.transitions import DeferredEnds, Leaving
 from perdure.engine.tasks.records import requeued_row
 from perdure.wire.codec import encode_message
 
@@ -43,6 +44,12 @@ class Flight(msgspec.Struct, gc=False):
     """What is known of it is in its row. Set to False with every change."""
     check_us: int = 0
     """Nothing can be wrong with it before that moment."""
+    deferred: DeferredEnds | None = None
+    """Takes its end while its run is leaving this engine; None: the run did not leave it."""
+
+    def run_leaves(self, phase: Leaving) -> None:
+        """The end of the attempt is a message to its run from now on."""
+        self.run, self.deferred = None, phase.ends
 
     def next_check_us(self) -> int:
         """The earliest moment at which its time can be over. A heartbeat only moves it on."""
