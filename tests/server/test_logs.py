@@ -75,7 +75,7 @@ async def print_much(lines: int) -> None:
 
 def test_what_a_library_adds_to_every_record_is_left_out(stream: io.StringIO) -> None:
     logs.configure("json", "info", stream=stream)
-    log.info("hello", extra={"_ray_timestamp_ns": 5, "weight": 3})
+    log.info("hello", extra={"_added_by_a_library": 5, "weight": 3})
     (line,) = lines_of(stream)
     assert line["weight"] == 3 and not [name for name in line if name.startswith("_")]
 
