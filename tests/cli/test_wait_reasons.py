@@ -50,7 +50,7 @@ def begin(cli: Cli, *words: str) -> str:
 
 
 def rest(place: Running, path: str, **params: Any) -> Any:
-    answer = httpx2.get(f"{place.http}/api/v1{path}", params=params)
+    answer = httpx2.get(f"{place.http}/api/v1{path}", params=params, timeout=30)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -113,6 +113,19 @@ def test_a_claimed_task_goes_on_when_its_run_leaves_and_ends_as_a_message() -> N
     made.dispatcher.abandon(run)
     assert made.attempts.flights[RUN, 0].run is None
     made.dispatcher.reported([reported()])
+    assert not list(made.queue.units()), "the commit that gives the run back may be the one that writes the row"
+    assert [type(unit) for unit in run.phase.ends.release()] == [ReportUnit]
+
+
+def test_the_end_of_an_attempt_whose_run_has_left_is_written_at_once() -> None:
+    made, run = scheduled()
+    task_id = ids.derive(RUN, ids.TASK, 0)
+    row = ClaimedTask(task_id, 1, RUN, 0, "t", "q", 1, 0, 1, encode_options(TaskOptions()), b"{}")
+    made.dispatcher.launch_claimed([row], made.runs.get)
+    run.phase = RELEASED[run.phase](0, None)
+    made.dispatcher.abandon(run)
+    assert run.phase.ends.release() == []
+    made.dispatcher.reported([reported()])
     assert [type(unit) for unit in made.queue.units()] == [ReportUnit]
 
 

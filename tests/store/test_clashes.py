@@ -20,14 +20,16 @@ from tests.store.blocking import until_blocked
 
 
 async def test_a_call_that_the_database_undoes_to_end_a_deadlock_is_repeated(dsn: str) -> None:
-    """Two tables, locked crosswise. The call waits first, so it is the one that finds the deadlock and is undone."""
-    store = PostgresStore(dsn)
+    """Two tables, locked crosswise. A session looks for a deadlock once, after its deadlock_timeout; that of the call is over first, so it is the call
+    that is undone."""
+    store = PostgresStore(f"{dsn}?options=-c%20deadlock_timeout%3D3s")
     await store.open()
     ns = await store.namespace("default")
     other, watch = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
     deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"
     before = await watch.fetchval(deadlocks)
     try:
+        await other.execute("set deadlock_timeout = '60s'")
         transaction = other.transaction()
         await transaction.start()
         await other.execute("lock table perdure.workflow in access exclusive mode")
