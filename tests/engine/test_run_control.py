@@ -207,8 +207,9 @@ async def test_timers_of_a_paused_run_keep_their_dates(dsn: str) -> None:
 
 async def test_a_paused_run_gives_its_slot_to_others_and_waits_for_it_again(dsn: str) -> None:
     async with serving(dsn, limited):
-        first, second = await limited.start(), await limited.start()
-        await until(lambda: _some(dsn, "select from perdure.flow_control_slot"))
+        first = await limited.start()
+        await until(lambda: _owns(first))
+        second = await limited.start()
         await first.pause()
         await go.send(second.id, 2)
         assert await second.result("20s") == 2
