@@ -113,7 +113,7 @@ def _is_gone(pid: str) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return True
-    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
+    return stat.rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
 
 
 def lock_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
