@@ -15,13 +15,28 @@ const preloadedApp: Plugin = {
       const imports = new Map(chunks.map((chunk) => [chunk.fileName, chunk.imports]));
       const wanted = new Set(chunks.filter((chunk) => chunk.name === "app").map((chunk) => chunk.fileName));
       for (const name of wanted) for (const needed of imports.get(name) ?? []) wanted.add(needed);
-      return [...wanted].map((name) => ({
-        tag: "link",
-        attrs: { rel: "modulepreload", crossorigin: true, href: `/${name}` },
-        injectTo: "head",
-      }));
+      const entries = new Set(chunks.filter((chunk) => chunk.isEntry).map((chunk) => chunk.fileName));
+      return [...wanted]
+        .filter((name) => !entries.has(name))
+        .map((name) => ({
+          tag: "link",
+          attrs: { rel: "modulepreload", crossorigin: true, href: `/${name}` },
+          injectTo: "head",
+        }));
     },
   },
+};
+
+/**
+ * What three pages or more use is one file: a request for each small part costs more than its bytes. The script that runs first and what
+ * it imports stay out of it, so that it runs before that file has come.
+ */
+const first = ["/src/main.ts", "/src/api/early.ts", "/src/pages.ts", "\0"];
+const shared = {
+  name: "shared",
+  minShareCount: 3,
+  includeDependenciesRecursively: false,
+  test: (id: string) => !first.some((part) => id.includes(part)),
 };
 
 export default defineConfig({
@@ -33,6 +48,7 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     target: "es2023",
     chunkSizeWarningLimit: 2000,
+    rolldownOptions: { output: { codeSplitting: { groups: [shared] } } },
   },
   server: {
     // The server takes requests of its own pages only; through Vite they are.

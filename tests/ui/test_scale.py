@@ -27,6 +27,7 @@ LONG_MS: Final = 100
 MADE_S: Final = 900
 SHOWN: Final = 1_000
 STEP: Final = 50
+SETTLED_MS: Final = 1_000
 
 WATCH: Final = """
   window.long = [];
@@ -89,7 +90,10 @@ def large(shop: Site) -> str:
 
 
 def opened(visit: Visit, run: str, query: str = "") -> tuple[Page, Transfer]:
+    """In a browser that runs and has nothing of the site: what a browser does to start the process of a window is not the page's."""
     page = visit.context.new_page()
+    page.goto(f"{visit.url}/livez")
+    page.wait_for_timeout(SETTLED_MS)
     page.add_init_script(WATCH)
     transfer = Transfer()
     transfer.watch(page)

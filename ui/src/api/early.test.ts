@@ -19,9 +19,9 @@ afterEach(() => {
 
 test("the page of a run asks for the session, the run and its timeline", () => {
   expect(firstRequests("/runs/a1")).toEqual([
+    "/api/v1/runs/a1/timeline?bins=120",
     "/api/v1/session",
     "/api/v1/runs/a1",
-    "/api/v1/runs/a1/timeline?bins=120",
   ]);
   expect(firstRequests("/runs")).toEqual(["/api/v1/session"]);
   expect(firstRequests("/workflows/a1")).toEqual(["/api/v1/session"]);

@@ -1,5 +1,6 @@
 /** The live tail of events: what is new since the list was read. */
 import type { Schemas } from "../api/client";
+import { plural } from "../format/numbers";
 
 export type NamedEvent = Schemas["EventSummary"];
 
@@ -21,7 +22,7 @@ export function joined(head: NamedEvent[], pages: NamedEvent[]): NamedEvent[] {
 
 /** What the event did so far. */
 export function reachText(event: NamedEvent): string {
-  const runs = `${event.reached.toLocaleString("en-US")} ${event.reached === 1 ? "run" : "runs"}`;
+  const runs = plural(event.reached, "run");
   if (!event.is_done) return `${runs} so far`;
   return event.reached === 0 ? "no run waited" : runs;
 }

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { duration, roughly } from "./durations";
 import { shortId, shortVersion } from "./ids";
 import { bytes, count, percent, plural, rate } from "./numbers";
-import { time } from "./times";
+import { clockMillis, time, wholeTime } from "./times";
 
 describe("durations", () => {
   it.each([
@@ -23,7 +23,15 @@ describe("durations", () => {
 });
 
 describe("numbers", () => {
-  it("groups digits and has a true minus", () => expect([count(1284), count(-2)]).toEqual(["1,284", "−2"]));
+  it("groups digits and has a true minus", () =>
+    expect([count(1284), count(-2), count(-1_234_567), count(100_000), count(999), count(1234.5)]).toEqual([
+      "1,284",
+      "−2",
+      "−1,234,567",
+      "100,000",
+      "999",
+      "1,234.5",
+    ]));
   it("never rounds to all or nothing", () =>
     expect([percent(1, 1000), percent(999, 1000), percent(5, 5)]).toEqual(["1 %", "99 %", "100 %"]));
   it("shows sizes", () => expect([bytes(214), bytes(19_293_798)]).toEqual(["214 B", "18.4 MiB"]));
@@ -47,4 +55,10 @@ describe("times", () => {
   it("is the clock today", () => expect(time(new Date(2026, 9, 23, 14, 11, 58), now)).toBe("14:11:58"));
   it("is the day before", () => expect(time(new Date(2026, 9, 21, 16, 40), now)).toBe("Wed 21 Oct 16:40"));
   it("has the year of another one", () => expect(time(new Date(2025, 9, 21, 16, 40), now)).toBe("21 Oct 2025 16:40"));
+  it("has milliseconds in logs", () => expect(clockMillis(new Date(2026, 9, 3, 4, 5, 6, 7))).toBe("04:05:06.007"));
+  it("is whole in a tooltip", () => {
+    const then = new Date(2026, 8, 3, 4, 5, 6);
+    expect(wholeTime(then)).toMatch(/^Thu 3 Sep 2026 04:05:06 \S+ · /);
+    expect(wholeTime(then)).toContain(then.toISOString());
+  });
 });

@@ -1,7 +1,9 @@
 /** 1,284; a true minus; a dash for what is missing. */
 export function count(n: number | null | undefined): string {
   if (n === null || n === undefined) return "–";
-  return n.toLocaleString("en-US").replace("-", "−");
+  const [whole = "", part] = String(Math.round(n * 1000) / 1000).split(".");
+  const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ",").replace("-", "−");
+  return part ? `${grouped}.${part}` : grouped;
 }
 
 /** 4.1, 212, 0.6: at most two significant decimals, for rates. */

@@ -1,18 +1,8 @@
-/** Times in the viewer's zone: 14:11:58 today, Wed 21 Oct 16:40 before, with the year when it is another one. */
-const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const minuteFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const dayFormat = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short" });
-const yearFormat = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
-const wholeFormat = new Intl.DateTimeFormat("en-GB", {
-  weekday: "short",
-  day: "numeric",
-  month: "short",
-  year: "numeric",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  timeZoneName: "short",
-});
+/** Times in the viewer's zone: 14:11:58 today, Wed 21 Oct 16:40 before, with the year when it is another one.
+ *
+ * By hand, because each `Intl.DateTimeFormat` takes ten milliseconds to make, before a page shows anything. */
+const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 export type Moment = string | number | Date;
 
@@ -21,21 +11,22 @@ export function ms(at: Moment): number {
 }
 
 export function clock(at: Moment): string {
-  return clockFormat.format(ms(at));
+  return `${clockMinutes(at)}:${digits(new Date(ms(at)).getSeconds())}`;
 }
 
 export function clockMinutes(at: Moment): string {
-  return minuteFormat.format(ms(at));
+  const then = new Date(ms(at));
+  return `${digits(then.getHours())}:${digits(then.getMinutes())}`;
 }
 
 /** 14:12:08.118, for logs. */
 export function clockMillis(at: Moment): string {
-  const t = ms(at);
-  return `${clockFormat.format(t)}.${String(Math.floor(((t % 1000) + 1000) % 1000)).padStart(3, "0")}`;
+  return `${clock(at)}.${digits(new Date(ms(at)).getMilliseconds(), 3)}`;
 }
 
 export function day(at: Moment): string {
-  return dayFormat.format(ms(at)).replace(",", "");
+  const then = new Date(ms(at));
+  return `${DAYS[then.getDay()]} ${dayOfMonth(then)}`;
 }
 
 export function time(at: Moment | null | undefined, now: Moment = Date.now()): string {
@@ -44,16 +35,32 @@ export function time(at: Moment | null | undefined, now: Moment = Date.now()): s
   const today = new Date(ms(now));
   if (then.toDateString() === today.toDateString()) return clock(then);
   if (then.getFullYear() === today.getFullYear()) return `${day(then)} ${clockMinutes(then)}`;
-  return `${yearFormat.format(then)} ${clockMinutes(then)}`;
+  return `${dayOfMonth(then)} ${then.getFullYear()} ${clockMinutes(then)}`;
 }
 
 /** For a tooltip: date, zone and UTC. */
 export function wholeTime(at: Moment | null | undefined): string {
   if (at === null || at === undefined) return "";
   const then = new Date(ms(at));
-  return `${wholeFormat.format(then).replaceAll(",", "")} · ${then.toISOString()}`;
+  return `${day(then)} ${then.getFullYear()} ${clock(then)} ${zoneName(then)} · ${then.toISOString()}`;
+}
+
+/** How far the viewer's zone is from UTC at that time: UTC+1, UTC−3:30. */
+export function zoneName(at: Moment): string {
+  const east = -new Date(ms(at)).getTimezoneOffset();
+  if (east === 0) return "UTC";
+  const [hours, minutes] = [Math.floor(Math.abs(east) / 60), Math.abs(east) % 60];
+  return `UTC${east < 0 ? "−" : "+"}${hours}${minutes ? `:${digits(minutes)}` : ""}`;
 }
 
 export function secondsBetween(from: Moment, to: Moment): number {
   return (ms(to) - ms(from)) / 1000;
+}
+
+function dayOfMonth(then: Date): string {
+  return `${then.getDate()} ${MONTHS[then.getMonth()]}`;
+}
+
+function digits(n: number, length = 2): string {
+  return String(n).padStart(length, "0");
 }

@@ -1,5 +1,6 @@
 /** The sentence of what a run waits for, in parts, with links to those that hold it up. The words are the engine's own. */
 import type { Schemas } from "../api/client";
+import { plural } from "../format/numbers";
 import type { IconName } from "../parts/icons";
 
 type Waits = Schemas["RunWaits"];
@@ -78,6 +79,6 @@ export function unnamed(waiting: Waits): string[] {
 /** Words after the sentence: how many tasks are held up, where that is what a limit or a worker does. */
 export function queuedWords(waiting: Waits, pending: number): string {
   return ["limit", "rate", "slot", "no_worker", "paused"].includes(waiting.on) && pending > 0
-    ? ` ${pending.toLocaleString("en-US")} ${pending === 1 ? "task is" : "tasks are"} queued.`
+    ? ` ${plural(pending, "task is", "tasks are")} queued.`
     : "";
 }
