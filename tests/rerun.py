@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from typing import Final
 
 import pytest
@@ -24,6 +25,7 @@ KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed
 
 SLOW_S: Final = 60
 """A test that takes longer is named when it ends."""
+FILES_SHOWN: Final = 40
 CAUSE_CHARS_MAX: Final = 300
 
 
@@ -36,9 +38,11 @@ class Recorder:
     def __init__(self) -> None:
         self.failures: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}
+        self.files: dict[str, float] = defaultdict(float)
         self.began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.files[report.nodeid.partition("::")[0]] += report.duration
         if report.failed or report.duration > SLOW_S:
             at = f"{report.duration:.0f} s, ended {(time.monotonic() - self.began) / 60:.1f} min after the beginning"
             print(f"\n{'failed' if report.failed else 'slow'}: {report.nodeid} ({at})", flush=True)
@@ -49,6 +53,9 @@ class Recorder:
             self.failures.setdefault(report.nodeid, []).append("\n".join([report.longreprtext, *sections]))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section(f"{FILES_SHOWN} slowest files")
+        for file, took in sorted(self.files.items(), key=lambda item: -item[1])[:FILES_SHOWN]:
+            terminalreporter.write_line(f"{took:7.1f}s {file}")
         for kind in KINDS:
             found = terminalreporter.stats.get(kind, [])
             self.ids[kind] = [

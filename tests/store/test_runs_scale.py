@@ -2,7 +2,7 @@
 
     PERDURE_SCALE_RUNS=5000000 uv run pytest -s tests/store/test_runs_scale.py
 
-prints the milliseconds of each page, the median of three.
+prints the milliseconds of each page, the median of three: of the reads, and of the same at the API of a server that is another process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -26,6 +27,7 @@ from perdure.store import partitions, run_lists
 from perdure.store.connections import connect
 from perdure.store.reads import PostgresReads
 from perdure.store.run_counts import merge_counts
+from tests.ui.site import Site, site
 
 RUNS = int(os.environ.get("PERDURE_SCALE_RUNS", "20000"))
 MS_MAX = 300.0
@@ -150,6 +152,24 @@ async def ms_of(call: Callable[[], Awaitable[Any]]) -> float:
     return median(took) * 1000
 
 
+@pytest.fixture(scope="module")
+def api(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(filled, tmp_path_factory.mktemp("site"), worker=False) as one:
+        yield one
+
+
+def ms_at(api: Site, path: str, **query: Any) -> float:
+    """As `ms_of`, through HTTP: sign-in, permission, the read, the answer's JSON."""
+    path = f"{path}?{urlencode({name: value for name, value in query.items() if value})}"
+    api.ask("GET", path)
+    took: list[float] = []
+    for _ in range(3):
+        began = time.perf_counter()
+        api.ask("GET", path)
+        took.append(time.perf_counter() - began)
+    return median(took) * 1000
+
+
 def report(times: dict[str, float]) -> None:
     print("\n" + "\n".join(f"{ms:8.1f} ms  {name}" for name, ms in times.items()))
     assert {name: ms for name, ms in times.items() if ms > MS_MAX} == {}
@@ -217,3 +237,22 @@ async def test_numbers_of_runs_are_fast(reads: PostgresReads) -> None:
     report(times)
     found = await reads.histogram(1, "", bins_of(now_us - 30 * day_us, now_us, 96, now_us))
     assert found.totals.success + found.totals.failed + found.totals.cancelled == RUNS
+
+
+def test_any_page_of_any_filter_is_fast_at_the_api(api: Site) -> None:
+    times: dict[str, float] = {}
+    filters = [(query or "(all)", {"query": query}) for query in QUERIES] + [(f"text {t!r}", {"q": t}) for t in TEXTS]
+    for name, query in filters:
+        times[name] = ms_at(api, "/runs", limit=LIMIT, waits="true", **query)
+        times[f"{name}, counted"] = ms_at(api, "/runs/count", **query)
+    report(times)
+
+
+def test_numbers_of_runs_are_fast_at_the_api(api: Site) -> None:
+    times: dict[str, float] = {}
+    for days in (1, 7, 30, 400):
+        times[f"histogram of {days} days"] = ms_at(api, "/runs/histogram", since=f"{days}d")
+    times["statistics of a workflow"] = ms_at(api, "/workflows/flow_0/stats", days=365)
+    times["usual durations"] = ms_at(api, "/workflow-durations")
+    times["counts"] = ms_at(api, "/counts")
+    report(times)
