@@ -35,6 +35,8 @@ from perdure.store.migrate import migrate
 # Nothing here has to survive a power cut, and without fsync a database is made in a fraction of the time.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 TEMPLATE = "perdure_template"
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 6 << 30
 SHARED_CLUSTER = os.environ.get("PERDURE_TEST_CLUSTER")
 TESTS = Path(__file__).parent
 _numbers = itertools.count(1)
@@ -98,12 +100,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def open_directory() -> Iterator[Callable[[], Path]]:
+def open_directory() -> Iterator[Callable[..., Path]]:
     """Makes directories that the server's unprivileged user can enter; pytest's own tmp_path is closed to it."""
     made: list[Path] = []
 
-    def make() -> Path:
-        directory = Path(tempfile.mkdtemp(prefix="perdure-test-")).resolve()
+    def make(inside: Path | None = None) -> Path:
+        directory = Path(tempfile.mkdtemp(prefix="perdure-test-", dir=inside)).resolve()
         directory.chmod(0o755)
         made.append(directory)
         return directory
@@ -113,15 +115,23 @@ def open_directory() -> Iterator[Callable[[], Path]]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def in_memory() -> Path | None:
+    """Where files are memory, if there is room for the databases of the tests: each test makes and drops one of 700 files."""
+    try:
+        return MEMORY if shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN else None
+    except OSError:
+        return None
+
+
 @pytest.fixture(scope="session")
-def cluster(open_directory: Callable[[], Path]) -> Iterator[PrivateCluster]:
+def cluster(open_directory: Callable[..., Path]) -> Iterator[PrivateCluster]:
     """The session's server: fast, not durable. One that is running already, with the template, where PERDURE_TEST_CLUSTER says."""
     if SHARED_CLUSTER:
         with PrivateCluster(SHARED_CLUSTER, settings=FAST) as shared:
             yield shared
         return
     # Tests connect thousands of times, and a password costs both sides milliseconds of processor time each time.
-    directory = open_directory()
+    directory = open_directory(in_memory())
     trusting = directory / "pg_hba.conf"
     trusting.write_text("host all all 127.0.0.1/32 trust\n")
     server = PrivateCluster(directory / "pg", settings=FAST | {"hba_file": str(trusting)})
