@@ -256,7 +256,12 @@ async def test_a_failed_task_runs_again_and_nothing_else_does(dsn: str) -> None:
 
 async def failed(client: Perdure, handle: Handle[object], match: str) -> None:
     with pytest.raises(RunFailed, match=match):
-        await handle.result("20s")
+        try:
+            await handle.result("20s")
+        except TimeoutError:
+            print(f"executed {dict(executed)}, in flight {client.engine.attempts.flights}, {client.engine.counters}")
+            print(await handle.describe(), *await handle.history(), sep="\n")
+            raise
 
 
 async def test_only_the_failed_items_of_a_fan_out_run_again(dsn: str) -> None:

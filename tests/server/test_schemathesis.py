@@ -22,7 +22,7 @@ from tests.server.rest_live import Live, live
 
 SEED = 8600
 BUDGET_S = 20.0
-EXAMPLES_MIN, EXAMPLES_MAX = 2, 12
+EXAMPLES_MIN, EXAMPLES_MAX = 2, 6
 """Requests of one operation and one kind, valid or invalid: however slow the machine, and however fast."""
 WAIT_S = 0.05
 """Nobody here waits a minute for a result."""
