@@ -27,11 +27,13 @@ const preloadedApp: Plugin = {
   },
 };
 
-/**
- * What three pages or more use is one file: a request for each small part costs more than its bytes. The script that runs first and what
- * it imports stay out of it, so that it runs before that file has come.
- */
+/** The script that runs first and what it imports; "\0" begins the names of the bundler's own modules. */
 const first = ["/src/main.ts", "/src/api/early.ts", "/src/pages.ts", "\0"];
+
+/**
+ * What three pages or more use is one file: a request for each small part costs more than its bytes. The first script stays out of it, so
+ * that it does not wait for that file.
+ */
 const shared = {
   name: "shared",
   minShareCount: 3,

@@ -52,10 +52,8 @@ def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path)
     os.mkfifo(tmp_path / "gate")
     http, grpc = free_port(), free_port()
     where = ("--dsn", dsn, "--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}", "--auth", "open")
-    where += (
-        "--set",
-        "engine.lease_s=120",
-    )  # on a busy machine the next server is there too late for the worker to bring its task
+    # With a short lease, on a busy machine, the next server starts too late for the worker to bring its task.
+    where += ("--set", "engine.lease_s=120")
     cli = Cli(f"http://127.0.0.1:{http}", tmp_path)
     with started("worker", "flows", "--server", f"127.0.0.1:{grpc}", cwd=tmp_path) as worker:
         with started("server", *where, cwd=tmp_path) as first:

@@ -17,7 +17,7 @@ from perdure.core.retry import End, Requeue, TaskOptions
 from perdure.core.work import Report
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
-from perdure.engine.runs.transitions import RELEASED
+from perdure.engine.runs.transitions import RELEASED, Leaving
 from perdure.engine.tasks.dispatch import _needs_row
 from perdure.engine.tasks.flight import ReportUnit, RequeueUnit, is_about
 from perdure.wire.codec import encode_options
@@ -104,27 +104,28 @@ def test_a_report_for_a_run_that_has_left_counts_for_nothing_without_a_row() -> 
     assert made.counters.late_reports == 1
 
 
-def test_a_claimed_task_goes_on_when_its_run_leaves_and_ends_as_a_message() -> None:
+def claimed_and_left() -> tuple[EngineParts, Leaving]:
+    """A task that was claimed, in flight, whose run is leaving the engine."""
     made, run = scheduled()
     task_id = ids.derive(RUN, ids.TASK, 0)
     row = ClaimedTask(task_id, 1, RUN, 0, "t", "q", 1, 0, 1, encode_options(TaskOptions()), b"{}")
     made.dispatcher.launch_claimed([row], made.runs.get)
     run.phase = RELEASED[run.phase](0, None)
     made.dispatcher.abandon(run)
+    return made, run.phase
+
+
+def test_a_claimed_task_goes_on_when_its_run_leaves_and_ends_as_a_message() -> None:
+    made, phase = claimed_and_left()
     assert made.attempts.flights[RUN, 0].run is None
     made.dispatcher.reported([reported()])
     assert not list(made.queue.units()), "the commit that gives the run back may be the one that writes the row"
-    assert [type(unit) for unit in run.phase.ends.release()] == [ReportUnit]
+    assert [type(unit) for unit in phase.ends.release()] == [ReportUnit]
 
 
 def test_the_end_of_an_attempt_whose_run_has_left_is_written_at_once() -> None:
-    made, run = scheduled()
-    task_id = ids.derive(RUN, ids.TASK, 0)
-    row = ClaimedTask(task_id, 1, RUN, 0, "t", "q", 1, 0, 1, encode_options(TaskOptions()), b"{}")
-    made.dispatcher.launch_claimed([row], made.runs.get)
-    run.phase = RELEASED[run.phase](0, None)
-    made.dispatcher.abandon(run)
-    assert run.phase.ends.release() == []
+    made, phase = claimed_and_left()
+    assert phase.ends.release() == []
     made.dispatcher.reported([reported()])
     assert [type(unit) for unit in made.queue.units()] == [ReportUnit]
 

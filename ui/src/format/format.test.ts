@@ -1,8 +1,8 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { duration, roughly } from "./durations";
 import { shortId, shortVersion } from "./ids";
 import { bytes, count, percent, plural, rate } from "./numbers";
-import { clockMillis, time, wholeTime } from "./times";
+import { clockMillis, time, utcOffset, wholeTime } from "./times";
 
 describe("durations", () => {
   it.each([
@@ -56,6 +56,16 @@ describe("times", () => {
   it("is the day before", () => expect(time(new Date(2026, 9, 21, 16, 40), now)).toBe("Wed 21 Oct 16:40"));
   it("has the year of another one", () => expect(time(new Date(2025, 9, 21, 16, 40), now)).toBe("21 Oct 2025 16:40"));
   it("has milliseconds in logs", () => expect(clockMillis(new Date(2026, 9, 3, 4, 5, 6, 7))).toBe("04:05:06.007"));
+  it.each([
+    [0, "UTC"],
+    [-60, "UTC+1"],
+    [210, "UTC−3:30"],
+    [-345, "UTC+5:45"],
+  ])("%d minutes behind UTC is %s", (minutes, text) => {
+    const offset = vi.spyOn(Date.prototype, "getTimezoneOffset").mockReturnValue(minutes);
+    expect(utcOffset(now)).toBe(text);
+    offset.mockRestore();
+  });
   it("is whole in a tooltip", () => {
     const then = new Date(2026, 8, 3, 4, 5, 6);
     expect(wholeTime(then)).toMatch(/^Thu 3 Sep 2026 04:05:06 \S+ · /);

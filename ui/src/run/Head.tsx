@@ -3,7 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { duration } from "../format/durations";
 import { shortId, shortVersion } from "../format/ids";
 import { count, percent, plural } from "../format/numbers";
-import { ms, zoneName } from "../format/times";
+import { ms, utcOffset } from "../format/times";
 import { Icon, StatusMark, type StatusWord } from "../parts/icons";
 import { brief } from "../parts/Payload";
 import { Sentence } from "../parts/Sentence";
@@ -103,7 +103,7 @@ function Facts() {
         <b>{duration(took)}</b> {late && <span className="tag attention">p95 {duration(usual?.p95_s)}</span>}
       </Fact>
       <Fact name="Started">
-        <Time at={run.created_at} /> <span className="faint">{zoneName(run.created_at)}</span>
+        <Time at={run.created_at} /> <span className="faint">{utcOffset(run.created_at)}</span>
       </Fact>
       <Fact name="Version">
         <Link
