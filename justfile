@@ -4,7 +4,7 @@ export UV_FROZEN := "1"
 # Where it is set, each process that a test starts compiles every module anew: 3 s for a server.
 export PYTHONDONTWRITEBYTECODE := ""
 
-sources := "src tests examples docs/benchmarks.py"
+sources := "src tests examples tools docs/benchmarks.py"
 
 # Run by `coverage`, which leaves out `untraced`: guards of workflow code, which refuse what coverage itself does; code that is interrupted from
 # another thread, which its tracer does not survive; and tests of speed, which it slows down.
@@ -142,6 +142,10 @@ smoke tag:
 # Generated messages, with the compiler of the oldest protobuf that is supported.
 generate *out:
     uv run --isolated --only-group generate python proto/generate.py {{out}}
+
+# The blocking clients, from the async ones.
+generate-sync:
+    uv run python tools/generate_sync.py
 
 # Generated pages of docs/reference.
 docs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -215,3 +216,47 @@ def test_readiness_ends_before_the_server_does(dsn: str, tmp_path: Path) -> None
         assert perdure("list", PERDURE_URL=one.http).code == 0
         assert one.program.process.wait(20) == 0
         assert time.monotonic() - began < 15
+
+
+SCHEDULED = """
+from perdure import Schedule, workflow
+
+@workflow
+async def tidy(days: int) -> int:
+    return days
+
+nightly = Schedule("tidy-nightly", tidy.bind(30), cron="0 3 * * *", tz="Europe/Paris", attributes={"team": "ops"})
+hourly = Schedule("tidy-hourly", tidy.options(timeout="5m").bind(1), every="1h")
+print("the module is imported")
+"""
+
+
+def test_schedules_of_modules_are_applied_by_a_worker_and_by_hand(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(SCHEDULED)
+    with server(dsn, tmp_path, "--auth", "open") as one:
+        cli = Cli(one.http, tmp_path)
+        by_hand = cli.ok("schedule", "apply", str(tmp_path / "jobs.py"))
+        assert [line.split("\t")[:2] for line in by_hand.splitlines()] == [
+            ["tidy-hourly", "active"],
+            ["tidy-nightly", "active"],
+        ]
+        before = json.loads(cli.ok("schedule", "show", "tidy-nightly", "-o", "json"))
+        assert before["spec"] == {"cron": "0 3 * * *", "tz": "Europe/Paris"}
+        assert (before["input"], before["attributes"], before["origin"]) == ({"days": 30}, {"team": "ops"}, "code")
+        cli.ok("schedule", "delete", "tidy-hourly")
+        with started("worker", "jobs", "--server", one.grpc, "--apply-schedules", cwd=tmp_path) as worker:
+            worker.until("applied schedule tidy-hourly")
+            worker.until("applied schedule tidy-nightly")
+            assert json.loads(cli.ok("schedule", "show", "tidy-nightly", "-o", "json"))["spec"] == before["spec"]
+            assert worker.stop(signal.SIGTERM) == 0
+
+
+def test_a_worker_that_may_not_apply_its_schedules_ends_with_an_error(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(SCHEDULED)
+    key = perdure("api-key", "create", "--name", "w", "--role", "worker", "--dsn", dsn, "-n", "default").out.strip()
+    with (
+        server(dsn, tmp_path) as one,
+        started("worker", "jobs", "--server", one.grpc, "--apply-schedules", "--api-key", key, cwd=tmp_path) as worker,
+    ):
+        worker.until("does not have the permission")
+        assert worker.process.wait(30) == 5

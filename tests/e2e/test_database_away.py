@@ -190,7 +190,7 @@ async def test_the_sync_client_ends_its_calls_too(durable_cluster: Callable[...,
             for call in (
                 handle.status,
                 handle.cancel,
-                lambda: client.read(mood, handle.id),
+                lambda: client.query(mood, handle.id),
                 lambda: client.start(waits),
             ):
                 with pytest.raises(Unavailable):

@@ -417,8 +417,8 @@ async def test_updates_work_in_the_test_environment() -> None:
 def test_sync_code_asks_too(dsn: str) -> None:
     with SyncPerdure(dsn) as p:
         handle = p.start(shop)
-        assert p.ask(set_price, handle.id, Price(4)) == Receipt(100, 4)
-        assert p.read(price, handle.id) == 4
+        assert p.update(set_price, handle.id, Price(4)) == Receipt(100, 4)
+        assert p.query(price, handle.id) == 4
 
 
 async def test_old_answers_are_forgotten(client: Perdure, dsn: str) -> None:

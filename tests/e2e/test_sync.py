@@ -38,10 +38,10 @@ def test_sync_code_runs_workflows_and_talks_to_them(dsn: str) -> None:
     with SyncPerdure(dsn) as p:
         assert p.run(flow, 20) == 41
         handle = p.start(talk, 1)
-        p.send(name, handle.id, "ann")
+        p.signal(name, handle.id, "ann")
         p.resolve(ok, handle.id, True)
         assert handle.result("10s") == "ann True"
-        assert p.read(seen, handle.id) == 1
+        assert p.query(seen, handle.id) == 1
         assert handle.status() == "success"
 
 
@@ -62,7 +62,7 @@ def test_sync_code_pauses_terminates_and_deletes_runs_one_and_many(dsn: str) -> 
         handles[0].terminate("wrong")
         assert handles[0].status() == "cancelled"
         handles[0].delete()
-        done = p.bulk("terminate", "workflow = sync_talk", reason="all of them")
+        done = p.bulk("terminate", "workflow = sync_talk", reason="all of them").wait()
         assert (done.status, done.matched, done.done) == ("success", 3, 3)
 
 

@@ -47,14 +47,14 @@ async def test_the_error_of_a_repeated_call_names_its_attempts_and_its_whole_tim
     assert session.calls > 1
     text = str(error.value)
     assert text.startswith(f"{runs.STATUS.name} failed after {session.calls} attempts in 0.")
-    assert "call_timeout allows 0.5 s. The last error: no answer within 0." in text
+    assert "its timeout is 0.5 s. The last error: no answer within 0." in text
     assert text.endswith("Try again later")
 
 
 async def test_a_call_that_may_have_taken_effect_is_not_repeated_and_says_so() -> None:
     session = FakeSession(lambda within_s: Reply(1, b"", "unavailable", str(unanswered(0.8 * within_s, effect=True))))
     act = next(act for act in runs.ACTS if act.audits and not act.changes_once and not act.once_by)
-    with pytest.raises(Unavailable, match=r"after 1 attempt in .*call_timeout allows 30 s.*took effect is unknown"):
+    with pytest.raises(Unavailable, match=r"after 1 attempt in .*its timeout is 30 s.*took effect is unknown"):
         await backend(session, 30).call(act, CancelRun("key:a"))
     assert session.calls == 1
 

@@ -262,9 +262,9 @@ def sync_client() -> None:
         handle = perdure.start(crawl, ["a"])
         assert_type(handle, SyncHandle[str])
         assert_type(handle.result(timeout="1s"), str)
-        perdure.send(steer, handle.id, "left")
+        perdure.signal(steer, handle.id, "left")
         perdure.resolve(publish, handle.id, Decision(True))
-        assert_type(perdure.read(progress, handle.id), int)
+        assert_type(perdure.query(progress, handle.id), int)
 
 
 async def test_crawl() -> None:

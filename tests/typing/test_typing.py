@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
 SAMPLE = HERE / "sample.py"
 MISTAKES = HERE / "mistakes.py"
+PROGRAM = HERE / "program.py"
 
 
 def _marked() -> list[int]:
@@ -40,7 +41,7 @@ def _mypy(file: Path, work: Path) -> list[tuple[int, str]]:
 
 def _pyright(file: Path, work: Path) -> list[tuple[int, str]]:
     """It looks at files below its project only, hence the copies."""
-    for copied in (SAMPLE, MISTAKES):
+    for copied in (SAMPLE, MISTAKES, PROGRAM):
         shutil.copy(copied, work)
     config = {
         "include": [file.name],
@@ -63,6 +64,11 @@ CHECKERS = pytest.mark.parametrize("checker", [_mypy, _pyright], ids=["mypy", "p
 @CHECKERS
 def test_the_sample_is_accepted_with_every_inferred_type(checker, tmp_path: Path) -> None:
     assert checker(SAMPLE, tmp_path) == []
+
+
+@CHECKERS
+def test_the_same_program_is_typed_in_its_async_and_blocking_forms(checker, tmp_path: Path) -> None:
+    assert checker(PROGRAM, tmp_path) == []
 
 
 @CHECKERS

@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.core.errors import InvalidInput
+from perdure.sdk.client.flow_text import SUFFIXES, stem, text_of
 
 if TYPE_CHECKING:  # every command that takes the name of a workflow asks whether it is a file; few go on to compile it
-    from perdure.core.api.definitions import FlowText
     from perdure.flows.compile import Compiled
     from perdure.flows.problems import DocumentProblem
 
-SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 KEYS: Final = frozenset({"flow", "tasks", "graph", "start"})
 """A file whose document has none of these at its top is no flow."""
 IGNORED: Final = frozenset({".perdure", ".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".tox"})
-FILE_BYTES_MAX: Final = 1024 * 1024
-"""A larger file is not read as a flow."""
 FILES_MAX: Final = 1_000
 """Files of one directory that are read."""
 FLOWS: Final = "flows"
@@ -60,40 +57,6 @@ def load(path: Path, name: str | None = None, *, shown: str = "") -> FlowFile:
     except FlowError as error:
         return FlowFile(path, text, problems=error.problems)
     return FlowFile(path, text, compiled, version_of(value), tuple(compiled.warnings), value)
-
-
-def flow_text(flow: str | Path | Mapping[str, Any], name: str | None = None) -> FlowText:
-    """A flow to be deployed: a file, the text of one, or a document."""
-    from perdure.core.api.definitions import FlowText
-
-    if isinstance(flow, Mapping):
-        return FlowText(document=dict(flow), name=name)
-    if isinstance(flow, Path) or ("\n" not in flow and is_file_name(flow)):
-        path = Path(flow)
-        return FlowText(source=text_of(path), name=name or stem(path), file=str(path))
-    return FlowText(source=flow, name=name)
-
-
-def text_of(path: Path) -> str:
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise InvalidInput(
-                f"{path} has over FILE_BYTES_MAX={FILE_BYTES_MAX:,} bytes; split it, or embed less in it"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8 at byte {error.start}; save it as UTF-8") from None
-
-
-def stem(path: Path) -> str:
-    return path.name.removesuffix(path.suffix)
-
-
-def is_file_name(text: str) -> bool:
-    """Whether an argument looks like a file rather than the name of a workflow."""
-    return Path(text).suffix in SUFFIXES
 
 
 def below(directory: Path) -> Iterator[Path]:

@@ -8,23 +8,29 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any, Final
 
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.logs import exported
 from perdure.app.signals import signals
 from perdure.app.tracing import Tracing
 from perdure.app.worker_settings import WorkerSettings
+from perdure.core.errors import PerdureError, Unavailable
 from perdure.core.jobs import CONTAINER, PROCESS
 from perdure.executors import registry
 from perdure.executors.port import Executor
 from perdure.sdk.client.channel import Tls, access
 from perdure.sdk.client.payloads import PayloadOptions
+from perdure.sdk.registry import schedules_by_name
+from perdure.sdk.schedules import Schedule
 from perdure.sdk.worker.builtin_tasks import VerbOptions
 from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.stream import RemoteWorker
 from perdure.sdk.worker.worker import Worker
 
 SERVICE = "perdure-worker"
+APPLY_RETRY_S: Final = 2.0
+"""Before a schedule is applied again, after the server did not answer."""
 
 
 @asynccontextmanager
@@ -76,14 +82,35 @@ async def work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
             worker.drain()
 
         async with signals(drain), exported(SERVICE):
-            connected = asyncio.create_task(_tell(worker, settings.server, say))
+            connected = asyncio.create_task(_connected(worker, settings, say))
             try:
                 await worker.run()
             finally:
                 connected.cancel()
                 await asyncio.gather(connected, return_exceptions=True)
+            if not connected.cancelled() and (error := connected.exception()) is not None:
+                raise error
 
 
-async def _tell(worker: RemoteWorker, server: str, say: Callable[[str], None]) -> None:
+async def _connected(worker: RemoteWorker, settings: WorkerSettings, say: Callable[[str], None]) -> None:
     await worker.connected()
-    say(f"connected to {server}")
+    say(f"connected to {settings.server}")
+    if not settings.apply_schedules:
+        return
+    try:
+        for schedule in schedules_by_name():
+            await _applied(schedule, worker)
+            say(f"applied schedule {schedule.name}")
+    except PerdureError:  # raised when the worker has ended: a deploy that did not do all of its work fails
+        worker.drain()
+        raise
+
+
+async def _applied(schedule: Schedule[Any], worker: RemoteWorker) -> None:
+    """A server that is away for a while is asked again."""
+    while True:
+        try:
+            await schedule.apply_on(worker.client)
+            return
+        except Unavailable:
+            await asyncio.sleep(APPLY_RETRY_S)

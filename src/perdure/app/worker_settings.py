@@ -65,6 +65,8 @@ class WorkerSettings(ProcessSettings):
     """The worker's certificate, a PEM file."""
     tls_key: Annotated[FilePath, Named("PERDURE_CLIENT_KEY")] = None
     """Its private key, a PEM file."""
+    apply_schedules: Switch = False
+    """Apply the schedules that its modules define when it has connected. Its key needs the permission to develop."""
     drain_s: Annotated[Seconds, Named("PERDURE_WORKER_DRAIN")] = DRAIN_S_DEFAULT
     """How long a stopping worker waits for running tasks."""
     verbs: Annotated[Switch, Named("PERDURE_VERBS")] = True

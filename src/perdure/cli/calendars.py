@@ -84,8 +84,8 @@ def set_(
 
 
 def _days(file: Path) -> Any:
-    from perdure.app.flow_files import text_of
     from perdure.flows.source import read
+    from perdure.sdk.client.flow_text import text_of
 
     return read(text_of(file), name=str(file)).value
 

@@ -10,6 +10,7 @@ import typer
 
 from perdure.cli import completion_values
 from perdure.cli.remote_options import Remote, remote
+from perdure.cli.user_code import importing
 
 if TYPE_CHECKING:
     from perdure.app.check.findings import CheckFinding, CheckReport
@@ -102,19 +103,11 @@ def check(
 
 def _loaded(targets: list[str]) -> Any:
     """What the targets define. Their own output goes to stderr."""
-    from contextlib import redirect_stdout
-
     from perdure.app.check.targets import load
     from perdure.app.http_client import EXIT_UNCHECKED
-    from perdure.app.modules import BrokenModule
 
-    try:
-        with redirect_stdout(sys.stderr):
-            return load(targets)
-    except BrokenModule as broken:
-        print(broken.trace, file=sys.stderr)
-        print(f"perdure: {broken}", file=sys.stderr)
-        raise typer.Exit(EXIT_UNCHECKED) from None
+    with importing(EXIT_UNCHECKED):
+        return load(targets)
 
 
 def _as_data(report: CheckReport) -> dict[str, Any]:

@@ -93,9 +93,9 @@ def _graph(
     server: Remote, flow: str | None, run: str | None, version: str | None
 ) -> tuple[dict[str, Any], Chart, dict[str, str]]:
     """The graph as data and as a chart, and the status of its nodes."""
-    from perdure.app.flow_files import is_file_name
     from perdure.app.http_client import segment
     from perdure.core.errors import InvalidInput
+    from perdure.sdk.client.flow_text import is_file_name
 
     if run is not None:
         found = server.api.get(server.path(run, "graph"))

@@ -110,8 +110,8 @@ def run(
     """
     from uuid import uuid4
 
-    from perdure.app.flow_files import is_file_name
     from perdure.app.http_client import ApiError, segment
+    from perdure.sdk.client.flow_text import is_file_name
 
     fields = options.body()
     if is_file_name(workflow):

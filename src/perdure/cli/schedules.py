@@ -10,6 +10,7 @@ import typer
 from perdure.cli import completion_values
 from perdure.cli.arguments import WorkflowArguments, pairs
 from perdure.cli.remote_options import Limit, Remote, WorkflowFilter, remote
+from perdure.cli.user_code import importing
 
 Overlap = Literal["skip", "queue", "cancel", "allow"]
 Missed = Literal["none", "last", "all"]
@@ -263,6 +264,36 @@ def create(
     made = server.api.put(_path(name), body) if replace else server.api.post("/schedules", body | {"name": name})
     _announce(server, made, f"schedule {name} starts {workflow}: {when(made)}")
     server.out.next(f"perdure schedule show {name}", f"perdure schedule trigger {name}")
+
+
+@schedule.command()
+@remote
+def apply(
+    server: Remote,
+    modules: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE", help="Modules that define schedules: shop.flows, or flows.py.", show_default=False
+        ),
+    ],
+) -> None:
+    """Create or update the schedules that Python modules define.
+
+    A schedule that a module no longer defines stays: delete it by name.
+    """
+    from perdure.app.modules import load
+    from perdure.core.errors import InvalidInput
+    from perdure.sdk.registry import schedules_by_name
+
+    with importing():
+        load(modules)
+    found = schedules_by_name()
+    if not found:
+        raise InvalidInput(f"{', '.join(modules)}: no schedules are defined; assign Schedule(...) to a variable")
+    for one in found:
+        made = server.api.put(_path(one.name), one.document())
+        _announce(server, made, f"schedule {one.name} starts {one.target.workflow.name}: {when(made)}")
+    server.out.next("perdure schedule list")
 
 
 def _announce(server: Remote, s: dict[str, Any], text: str) -> None:

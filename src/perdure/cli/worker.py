@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.options import LogFormat, LogLevel, Sources, with_options
+from perdure.cli.user_code import importing
 
 if TYPE_CHECKING:
     from perdure.app.worker_settings import WorkerSettings
@@ -108,6 +109,13 @@ class WorkerOptions(Sources):
         typer.Option("--executor-option", metavar="NAME.KEY=VALUE", help="Option of an executor; repeatable."),
     ] = None
     verbs: Annotated[bool | None, typer.Option("--verbs/--no-verbs", help="Serve `http:` tasks of flows. [on]")] = None
+    apply_schedules: Annotated[
+        bool | None,
+        typer.Option(
+            "--apply-schedules",
+            help="Apply the schedules of its modules when connected. The key needs the permission to develop.",
+        ),
+    ] = None
     drain: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long to wait for running tasks when stopping. [30s]")
     ] = None
@@ -128,6 +136,7 @@ class WorkerOptions(Sources):
             "tls_cert": ("--tls-cert", self.tls_cert),
             "tls_key": ("--tls-key", self.tls_key),
             "verbs": ("--verbs", self.verbs),
+            "apply_schedules": ("--apply-schedules", self.apply_schedules),
             "drain_s": ("--drain", self.drain),
             "log_format": ("--log-format", self.log_format),
             "log_level": ("--log-level", self.log_level),
@@ -141,7 +150,7 @@ def worker(options: WorkerOptions) -> None:
     The first SIGTERM or Ctrl-C lets running tasks end; the second stops at once.
     """
     from perdure.app.logs import configure
-    from perdure.app.modules import BrokenModule, load
+    from perdure.app.modules import load
     from perdure.app.terminal import unguard
     from perdure.app.worker_settings import WorkerSettings
     from perdure.core.errors import InvalidInput
@@ -152,12 +161,8 @@ def worker(options: WorkerOptions) -> None:
     unguard()  # tasks may print anything
     configure(settings.log_format, settings.log_level)
     modules = options.modules or []
-    try:
+    with importing():
         defined = load(modules)
-    except BrokenModule as broken:
-        print(broken.trace, file=sys.stderr)
-        print(f"perdure: {broken}", file=sys.stderr)
-        raise typer.Exit(1) from None
     if not modules and not settings.executors:
         raise InvalidInput(
             "there is nothing to serve: name a module, such as flows.py, or an executor, such as --executor process"

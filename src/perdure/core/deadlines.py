@@ -9,12 +9,14 @@ from perdure.core.limits import CALL_TIMEOUT_S, CALL_TIMEOUT_S_MAX
 
 def call_timeout_s(given: Duration | None) -> float:
     """What a client was given as `call_timeout`, in seconds."""
-    if given is None:
-        return CALL_TIMEOUT_S
+    return CALL_TIMEOUT_S if given is None else timeout_s("call_timeout", given)
+
+
+def timeout_s(option: str, given: Duration) -> float:
     seconds = to_us(given) / 1e6
     if not 0 < seconds <= CALL_TIMEOUT_S_MAX:
         raise InvalidInput(
-            f"call_timeout={given!r}: a call takes more than nothing and at most CALL_TIMEOUT_S_MAX={CALL_TIMEOUT_S_MAX:g} s"
+            f"{option}={given!r}: a call takes more than nothing and at most CALL_TIMEOUT_S_MAX={CALL_TIMEOUT_S_MAX:g} s"
         )
     return seconds
 
@@ -23,7 +25,7 @@ def given_up(act: str, attempts: int, seconds: float, limit_s: float, last: Unav
     """The error of a call that was repeated: `last` speaks of one attempt, and of the part of the time that was left for it."""
     tried = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return type(last)(
-        f"{act} failed after {tried} in {seconds:.3g} s; call_timeout allows {limit_s:.3g} s. The last error: {last}"
+        f"{act} failed after {tried} in {seconds:.3g} s; its timeout is {limit_s:.3g} s. The last error: {last}"
     )
 
 

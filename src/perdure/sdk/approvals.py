@@ -17,7 +17,8 @@ from perdure.core.durations import Duration, to_us
 from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, PerdureError
 from perdure.core.json_schema import schema_problem
 from perdure.core.names import checked_name
-from perdure.sdk.client.backend import backend
+from perdure.sdk.client.backend import Backend, backend
+from perdure.sdk.client.keys import Decision, within
 from perdure.sdk.options import checked
 from perdure.sdk.payloads import Converter
 from perdure.sdk.payloads.schemas import schemas_of
@@ -136,7 +137,14 @@ class Approval(Generic[T]):
         return self._converter.decode(msgspec.json.encode(answer.value))
 
     async def approve(
-        self, run_id: str, value: T | None = None, *, by: str = "", comment: str = "", nth: int = 1
+        self,
+        run_id: str,
+        value: T | None = None,
+        *,
+        by: str = "",
+        comment: str = "",
+        nth: int = 1,
+        timeout: Duration | None = None,
     ) -> bool:
         """Approve it. Returns True when this decides the approval, False when more have to answer.
 
@@ -146,28 +154,65 @@ class Approval(Generic[T]):
             by: in whose name; the caller's unless given. A server allows it to administrators only.
             comment: shown with the decision.
             nth: which question of the run, counted from 1.
+            timeout: how long the call may take; that of the client unless given.
 
         Raises ApprovalClosed, ApprovalExpired, NotAssigned, NotFound, or InvalidInput for a value that does not fit the form.
         """
+        decision = Decision(by=by, comment=comment, nth=nth)
+        return await self.approve_on(backend(), run_id, value, decision, within_s=within(timeout))
+
+    async def approve_on(
+        self, target: Backend, run_id: str, value: T | None, decision: Decision, *, within_s: float | None = None
+    ) -> bool:
+        """`approve` through a client."""
         data = b"null" if value is None or self._converter is None else self._converter.encode(value)
-        return await self._answer(AnswerApproval(run_id, self._nth(nth), True, data, comment, by))
+        return await self._answer(target, run_id, data, decision, within_s)
 
-    async def reject(self, run_id: str, *, by: str = "", comment: str = "", nth: int = 1) -> bool:
+    async def reject(
+        self, run_id: str, *, by: str = "", comment: str = "", nth: int = 1, timeout: Duration | None = None
+    ) -> bool:
         """Reject it. Returns and raises like `approve()`."""
-        return await self._answer(AnswerApproval(run_id, self._nth(nth), False, b"null", comment, by))
+        decision = Decision(by=by, comment=comment, nth=nth)
+        return await self.reject_on(backend(), run_id, decision, within_s=within(timeout))
 
-    async def _answer(self, answer: AnswerApproval) -> bool:
-        return (await backend().call(approvals.ANSWER, answer)).resolved_us is not None
+    async def reject_on(
+        self, target: Backend, run_id: str, decision: Decision, *, within_s: float | None = None
+    ) -> bool:
+        """`reject` through a client."""
+        return await self._answer(target, run_id, None, decision, within_s)
 
-    async def resolve(self, run_id: str, value: T) -> None:
+    async def _answer(
+        self, target: Backend, run_id: str, approved: bytes | None, how: Decision, within_s: float | None
+    ) -> bool:
+        """`approved`: with this value; None: rejected."""
+        name, value = self._nth(how.nth), b"null" if approved is None else approved
+        answer = AnswerApproval(run_id, name, approved is not None, value, how.comment, how.by)
+        return (await target.call(approvals.ANSWER, answer, within_s)).resolved_us is not None
+
+    async def resolve(self, run_id: str, value: T, *, timeout: Duration | None = None) -> None:
         """Approve it with a value, like `Promise.resolve()`."""
-        await self.approve(run_id, value)
+        await self.approve(run_id, value, timeout=timeout)
 
-    async def delegate(self, run_id: str, to: str, *, by: str = "", nth: int = 1) -> None:
+    async def resolve_on(self, target: Backend, run_id: str, value: T, *, within_s: float | None = None) -> None:
+        """`resolve` through a client."""
+        await self.approve_on(target, run_id, value, Decision(), within_s=within_s)
+
+    async def delegate(
+        self, run_id: str, to: str, *, by: str = "", nth: int = 1, timeout: Duration | None = None
+    ) -> None:
         """Delegate it: `to` is assigned instead of `by`, or of the caller."""
-        await backend().call(approvals.DELEGATE, DelegateApproval(run_id, self._nth(nth), to, by))
+        delegated = DelegateApproval(run_id, self._nth(nth), to, by)
+        await backend().call(approvals.DELEGATE, delegated, within(timeout))
 
-    async def link(self, run_id: str, who: str, *, expires_in: Duration | None = None, nth: int = 1) -> str:
+    async def link(
+        self,
+        run_id: str,
+        who: str,
+        *,
+        expires_in: Duration | None = None,
+        nth: int = 1,
+        timeout: Duration | None = None,
+    ) -> str:
         """The address of a page where `who` can answer once, without a credential. Keep it secret: the link is the permission.
 
         Args:
@@ -175,10 +220,11 @@ class Approval(Generic[T]):
             who: whose answer it is.
             expires_in: how long the link works.
             nth: which question of the run, counted from 1.
+            timeout: how long the call may take; that of the client unless given.
         """
         lasts_us = to_us(expires_in) if expires_in is not None else 0
         link = CreateLink(run_id, "approval", self._nth(nth), who, lasts_us)
-        return (await backend().call(approvals.CREATE_LINK, link)).url
+        return (await backend().call(approvals.CREATE_LINK, link, within(timeout))).url
 
     def _nth(self, nth: int) -> str:
         if nth < 1:

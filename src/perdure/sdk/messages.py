@@ -15,7 +15,8 @@ from perdure.core.api.named_events import EmitEvent
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PerdureError
 from perdure.core.names import checked_name
-from perdure.sdk.client.backend import backend
+from perdure.sdk.client.backend import Backend, backend
+from perdure.sdk.client.keys import within
 from perdure.sdk.client.payloads import decoded
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.live_run import LiveRun, current
@@ -68,18 +69,25 @@ class Signal(Generic[T]):
         while True:
             yield await self.next()
 
-    async def send(self, run_id: str, value: T, *, key: str = "") -> bool:
+    async def send(self, run_id: str, value: T, *, key: str = "", timeout: Duration | None = None) -> bool:
         """Send a message to a run; returns when it is durable.
 
         Args:
             run_id: the id of the run, or `key:` and the key that it was started under (`options(key=...)`).
             value: the message.
             key: an idempotency key: a second message to the run under the same key is dropped.
+            timeout: how long the call may take; that of the client unless given.
 
-        Returns False if the message was dropped. Raises RunFinished or NotFound.
+        Returns False if the message was dropped. Raises RunFinished, NotFound or Unavailable.
         """
-        sent = await backend().call(messages.SIGNAL, SendSignal(run_id, self.name, self.encode(value), key or self.key))
-        return sent.is_new
+        return await self.send_on(backend(), run_id, value, key=key, within_s=within(timeout))
+
+    async def send_on(
+        self, target: Backend, run_id: str, value: T, *, key: str = "", within_s: float | None = None
+    ) -> bool:
+        """`send` through a client."""
+        message = SendSignal(run_id, self.name, self.encode(value), key or self.key)
+        return (await target.call(messages.SIGNAL, message, within_s)).is_new
 
     def encode(self, value: T) -> bytes:
         """The message as it is sent."""
@@ -126,17 +134,22 @@ class NamedEvent(Generic[T]):
         timeout_us = to_us(timeout) if timeout is not None else 0
         return runtime.promises.wait_event(self.name, spec, self._converter.decode, timeout_us)
 
-    async def emit(self, value: T, *, key: str = "") -> bool:
+    async def emit(self, value: T, *, key: str = "", timeout: Duration | None = None) -> bool:
         """Send the event; returns when it is durable, which is before runs get it.
 
         Args:
             value: its payload.
             key: an idempotency key: a second event of this name under the same key is dropped.
+            timeout: how long the call may take; that of the client unless given.
 
         Returns False if the event was dropped.
         """
+        return await self.emit_on(backend(), value, key=key, within_s=within(timeout))
+
+    async def emit_on(self, target: Backend, value: T, *, key: str = "", within_s: float | None = None) -> bool:
+        """`emit` through a client."""
         event = EmitEvent(self.name, self._converter.encode(value), key)
-        return (await backend().call(named_events.EMIT, event)).is_new
+        return (await target.call(named_events.EMIT, event, within_s)).is_new
 
 
 def _plain(value: Any) -> Any:
@@ -166,21 +179,29 @@ class Promise(Generic[T]):
             self.name, self._converter.decode, to_us(timeout) if timeout is not None else 0
         )
 
-    async def resolve(self, run_id: str, value: T) -> None:
+    async def resolve(self, run_id: str, value: T, *, timeout: Duration | None = None) -> None:
         """Resolve the promise of a run. The first value stands: a second one raises PromiseAlreadyResolved. Raises RunFinished or NotFound."""
-        await backend().call(messages.RESOLVE, ResolvePromise(run_id, self.name, self._converter.encode(value)))
+        await self.resolve_on(backend(), run_id, value, within_s=within(timeout))
 
-    async def link(self, run_id: str, who: str = "", *, expires_in: Duration | None = None) -> str:
+    async def resolve_on(self, target: Backend, run_id: str, value: T, *, within_s: float | None = None) -> None:
+        """`resolve` through a client."""
+        answer = ResolvePromise(run_id, self.name, self._converter.encode(value))
+        await target.call(messages.RESOLVE, answer, within_s)
+
+    async def link(
+        self, run_id: str, who: str = "", *, expires_in: Duration | None = None, timeout: Duration | None = None
+    ) -> str:
         """The address of a page where the value can be given once, without a credential. Keep it secret: the link is the permission.
 
         Args:
             run_id: the id of the run.
             who: recorded as the author of the value.
             expires_in: how long the link works.
+            timeout: how long the call may take; that of the client unless given.
         """
         lasts_us = to_us(expires_in) if expires_in is not None else 0
         link = CreateLink(run_id, "promise", self.name, who, lasts_us)
-        return (await backend().call(approvals.CREATE_LINK, link)).url
+        return (await backend().call(approvals.CREATE_LINK, link, within(timeout))).url
 
 
 class State(Generic[T]):
@@ -214,12 +235,16 @@ class State(Generic[T]):
         """Go back to the default, inside a workflow."""
         _runtime(f"State({self.name!r}).clear()").set_state(self.name, None)
 
-    async def read(self, run_id: str) -> T:
+    async def read(self, run_id: str, *, timeout: Duration | None = None) -> T:
         """The value in a run, as of its last commit. Raises NotFound."""
-        data = (await backend().call(messages.STATE, ReadState(run_id, self.name))).value
+        return await self.read_on(backend(), run_id, within_s=within(timeout))
+
+    async def read_on(self, target: Backend, run_id: str, *, within_s: float | None = None) -> T:
+        """`read` through a client."""
+        data = (await target.call(messages.STATE, ReadState(run_id, self.name), within_s)).value
         if data is None:
             return self.default
-        value: T = await decoded(backend(), self._converter.decode, data)
+        value: T = await decoded(target, self._converter.decode, data)
         return value
 
 

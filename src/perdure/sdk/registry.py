@@ -1,4 +1,4 @@
-"""The tasks and workflows that this process has defined, by name.
+"""The tasks, workflows and schedules that this process has defined, by name.
 
 A name that two different functions have is ambiguous: looking it up raises and names both places.
 """
@@ -6,8 +6,9 @@ A name that two different functions have is ambiguous: looking it up raises and 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
-from perdure.core.errors import NotRegistered
+from perdure.core.errors import InvalidInput, NotRegistered
 
 
 class Registry:
@@ -57,6 +58,17 @@ class Registry:
 
 tasks = Registry("task")
 workflows = Registry("workflow")
+schedules: WeakSet[Any] = WeakSet()
+"""Those that a variable of the program still holds."""
+
+
+def schedules_by_name() -> list[Any]:
+    """Raises InvalidInput if two schedules have one name."""
+    found: dict[str, Any] = {}
+    for one in schedules:
+        if found.setdefault(one.name, one) is not one:
+            raise InvalidInput(f"two schedules are called {one.name!r}; give one of them another name")
+    return [found[name] for name in sorted(found)]
 
 
 def add(definition: Any) -> None:

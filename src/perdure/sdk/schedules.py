@@ -1,39 +1,30 @@
 """`Schedule("nightly", crawl.bind(urls), cron="0 8 * * *", tz="Europe/Paris")`: when a workflow starts by itself.
 
-A schedule has no effect until it is applied: `await nightly.apply()`, or `Perdure(schedules=[nightly])`. Applied again it is updated, and
+A schedule has no effect until it is applied: `await nightly.apply()`, `Perdure(schedules=[nightly])`, `perdure schedule apply MODULE`, or
+`perdure worker --apply-schedules`. Applied again it is updated, and
 keeps its next time unless the times changed. From then on any engine of the database fires it, whether this program runs or not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Literal, TypedDict, TypeVar, Unpack
-from zoneinfo import ZoneInfo
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
-from perdure.core import ids
+import msgspec
+
 from perdure.core.api import schedules as acts
-from perdure.core.api.schedules import (
-    ORIGIN_CODE,
-    BackfillSchedule,
-    FireView,
-    ListFires,
-    ListTimes,
-    PauseSchedule,
-    PutSchedule,
-    ScheduleRef,
-    ScheduleRequest,
-    ScheduleView,
-)
+from perdure.core.api.schedules import ORIGIN_CODE, PutSchedule, ScheduleRef, ScheduleRequest, ScheduleView
 from perdure.core.calls import encode_json
-from perdure.core.durations import Duration, datetime_of, to_us, us_of
+from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
-from perdure.core.lifecycle import RunStatus
-from perdure.core.schedules import parse_spec
+from perdure.core.schedules import parse_spec, spec_json
 from perdure.flows.scheduled import check_name, checked
+from perdure.sdk import registry
 from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.handles import Handle
+from perdure.sdk.client.keys import within
+from perdure.sdk.client.schedules import Backfilled, Fire, Schedules
 from perdure.sdk.options import checked as checked_options
 from perdure.sdk.startable import Bound
 
@@ -42,31 +33,6 @@ R = TypeVar("R")
 Moment = datetime | str
 Overlap = Literal["skip", "queue", "cancel", "allow"]
 Missed = Literal["none", "last", "all"]
-
-
-@dataclass(frozen=True)
-class Fire:
-    """One time of a schedule and its outcome."""
-
-    nominal: datetime
-    at: datetime
-    how: str
-    """`fired`, `trigger` or `backfill`."""
-    outcome: str
-    """`started`, `skipped` or `missed`."""
-    run_id: str | None
-    status: str | None
-    """Of the run."""
-
-
-@dataclass(frozen=True)
-class Backfilled:
-    """One nominal time of a backfill."""
-
-    nominal: datetime
-    exists: bool
-    """It already had a run."""
-    run_id: str | None
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -119,6 +85,7 @@ class Schedule(Generic[R]):
             raise InvalidInput(f"Schedule({name!r}): {e}") from None
         self._attributes = encode_json(attributes) if attributes else b""
         checked(self.request)
+        registry.schedules.add(self)
 
     def __repr__(self) -> str:
         return f"<schedule {self.name}>"
@@ -139,61 +106,67 @@ class Schedule(Generic[R]):
             origin=ORIGIN_CODE,
         )
 
-    async def apply(self) -> ScheduleView:
+    def document(self) -> dict[str, Any]:
+        """The body of `PUT /schedules/{name}`."""
+        request = self.request
+        body = {
+            "workflow": request.workflow,
+            "spec": spec_json(self.spec),
+            "input": msgspec.json.decode(request.input),
+            "timeout": request.timeout_us / 1e6 or None,
+            "attributes": msgspec.json.decode(request.attributes or b"{}"),
+            "origin": request.origin,
+        }
+        return {name: value for name, value in body.items() if value is not None}
+
+    async def apply(self, *, timeout: Duration | None = None) -> ScheduleView:
         """Create it, or update it. A paused schedule stays paused."""
-        return await self.apply_on(backend())
+        return await self.apply_on(backend(), within_s=within(timeout))
 
-    async def apply_on(self, target: Backend) -> ScheduleView:
-        """Like `apply()`, through a client that you hold."""
+    async def apply_on(self, target: Backend, *, within_s: float | None = None) -> ScheduleView:
+        """`apply` through a client."""
         self.target.workflow.prepare(target)
-        return (await target.call(acts.PUT, PutSchedule(self.request))).schedule
+        return (await target.call(acts.PUT, PutSchedule(self.request), within_s)).schedule
 
-    async def describe(self) -> ScheduleView:
+    async def describe(self, *, timeout: Duration | None = None) -> ScheduleView:
         """The schedule as it is stored. Raises NotFound if it was not applied."""
-        return await backend().call(acts.GET, ScheduleRef(self.name))
+        return await _stored().get(self.name, timeout=timeout)
 
-    async def pause(self, reason: str = "") -> None:
+    async def pause(self, reason: str = "", *, timeout: Duration | None = None) -> None:
         """Stop firing until `resume()`. `reason` is shown with the schedule."""
-        await backend().call(acts.PAUSE, PauseSchedule(self.name, reason))
+        await _stored().pause(self.name, reason, timeout=timeout)
 
-    async def resume(self) -> None:
+    async def resume(self, *, timeout: Duration | None = None) -> None:
         """Fire again, from now on. Times that have passed meanwhile are not made up for; `backfill()` does that."""
-        await backend().call(acts.RESUME, ScheduleRef(self.name))
+        await _stored().resume(self.name, timeout=timeout)
 
-    async def trigger(self) -> Handle[R]:
+    async def trigger(self, *, timeout: Duration | None = None) -> Handle[R]:
         """Start a run now, in addition to the schedule. Returns its handle."""
         target = backend()
-        run_id = (await target.call(acts.TRIGGER, ScheduleRef(self.name))).run_id
+        run_id = (await target.call(acts.TRIGGER, ScheduleRef(self.name), within(timeout))).run_id
         return Handle(target, run_id, self.target.workflow.signature.decode_result)
 
-    async def delete(self) -> None:
+    async def delete(self, *, timeout: Duration | None = None) -> None:
         """Delete the schedule. Its active runs go on."""
-        await backend().call(acts.DELETE, ScheduleRef(self.name))
+        await _stored().delete(self.name, timeout=timeout)
 
-    async def next(self, limit: int = 5) -> list[datetime]:
+    async def next(self, limit: int = 5, *, timeout: Duration | None = None) -> list[datetime]:
         """The next times of the stored schedule, in its time zone."""
-        return [self._local(t) for t in (await backend().call(acts.TIMES, ListTimes(self.name, limit))).times]
+        return list(await _stored().next(self.name, limit, timeout=timeout))
 
-    async def fires(self, limit: int = 50) -> list[Fire]:
+    async def fires(self, limit: int = 50, *, timeout: Duration | None = None) -> list[Fire]:
         """Past times and their outcomes, the latest first."""
-        return [self._fire(f) for f in (await backend().call(acts.FIRES, ListFires(self.name, None, limit))).items]
+        return list(await _stored().fires(self.name, limit, timeout=timeout))
 
-    async def backfill(self, since: datetime, until: datetime, *, dry_run: bool = False) -> list[Backfilled]:
+    async def backfill(
+        self, since: datetime, until: datetime, *, dry_run: bool = False, timeout: Duration | None = None
+    ) -> list[Backfilled]:
         """Start a run for each time from `since` and before `until` that had none.
 
         With `dry_run` nothing is started. Returns the times, each with whether it had a run, and its run.
         """
-        asked = BackfillSchedule(self.name, us_of(since), us_of(until), dry_run)
-        times = (await backend().call(acts.BACKFILL, asked)).times
-        return [Backfilled(self._local(t.nominal_us), t.exists, _text(t.run_id)) for t in times]
-
-    def _local(self, us: int) -> datetime:
-        return datetime_of(us).astimezone(ZoneInfo(self.spec.tz))
-
-    def _fire(self, f: FireView) -> Fire:
-        status = RunStatus(f.status).word if f.status is not None else None
-        return Fire(self._local(f.nominal_us), datetime_of(f.at_us), f.how, f.outcome, _text(f.run_id), status)
+        return list(await _stored().backfill(self.name, since, until, dry_run=dry_run, timeout=timeout))
 
 
-def _text(run_id: bytes | None) -> str | None:
-    return None if run_id is None else ids.text(run_id)
+def _stored() -> Schedules:
+    return Schedules(backend())

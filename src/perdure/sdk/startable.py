@@ -59,10 +59,22 @@ class WorkflowRunOptions(TypedDict, total=False):
 
 
 class Bound(Generic[R_co]):
-    """A workflow with its arguments, for a `Schedule`. `Workflow.bind()` makes one."""
+    """A workflow with its arguments, for a `Schedule`, or for `client.start(..., timeout=...)`. `Workflow.bind()` makes one."""
 
     def __init__(self, workflow: Startable[Any, Any], data: bytes) -> None:
         self.workflow, self.data = workflow, data
+
+    def __repr__(self) -> str:
+        return f"<{self.workflow.name} with its arguments>"
+
+    async def start_bound(self, target: Backend, within_s: float | None = None) -> Handle[R_co]:
+        """`start` on a client."""
+        return await self.workflow.start_on(target, self.data, within_s)
+
+    async def run_bound(self, target: Backend) -> R_co:
+        """`run` on a client."""
+        result: R_co = await self.workflow.run_on(target, self.data)
+        return result
 
 
 class CallCodec(Protocol):
@@ -193,14 +205,14 @@ class Startable(Generic[P, R]):
         """The result of a run from its record."""
         return self.signature.decode_result(data)
 
-    async def start_on(self, target: Backend, data: bytes) -> Handle[R]:
+    async def start_on(self, target: Backend, data: bytes, within_s: float | None = None) -> Handle[R]:
         """`start` on a client, with encoded arguments."""
-        started = await target.call(runs.START, self._request(target, data))
+        started = await target.call(runs.START, self._request(target, data), within_s)
         return Handle(target, started.run_id, self.signature.decode_result, self._key)
 
-    async def run_on(self, target: Backend, data: bytes) -> R:
-        """`run` on a client, with encoded arguments."""
-        ended = await target.call(runs.RUN, self._request(target, data))
+    async def run_on(self, target: Backend, data: bytes, within_s: float | None = None) -> R:
+        """`run` on a client, with encoded arguments. `within_s`: for the start."""
+        ended = await target.call(runs.RUN, self._request(target, data), within_s)
         outcome = ended.outcome if ended.outcome is not None else await outcome_of(target, ids.text(ended.run_id))
         result: R = await value_of(target, outcome, ended.run_id, self.signature.decode_result)
         return result

@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from time import monotonic  # bound here, before workflow guards wrap it
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -41,8 +40,11 @@ from perdure.core.errors import (
     update_error,
 )
 from perdure.core.names import checked_name
-from perdure.sdk.client.backend import backend
+from perdure.core.work import UpdateAnswer
+from perdure.sdk.client.backend import Backend, backend
+from perdure.sdk.client.keys import within
 from perdure.sdk.client.payloads import decoded
+from perdure.sdk.client.waiting import in_time
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.endings import ContinueAsNewRequest, failure_of
 from perdure.sdk.workflow.live_run import LiveRun, current
@@ -153,7 +155,7 @@ class Update(Generic[T, R]):
         while True:
             yield await self.next()
 
-    async def ask(self, run_id: str, value: T, *, key: str | None = None, timeout: Duration = "30s") -> R:
+    async def ask(self, run_id: str, value: T, *, key: str | None = None, timeout: Duration | None = None) -> R:
         """Ask the run and wait for its answer. Works outside workflows only.
 
         Args:
@@ -161,28 +163,35 @@ class Update(Generic[T, R]):
             value: the request.
             key: an idempotency key: asked again under the same key, the update is not handled again and the answer is the same.
                 Unless given, each call is an update of its own.
-            timeout: how long to wait; the update goes on afterwards.
+            timeout: how long to wait; that of the client unless given. The update goes on afterwards.
 
-        Raises UpdateRejected, UpdateFailed, RunFinished, NotFound, or TimeoutError.
+        Raises UpdateRejected, UpdateFailed, RunFinished, NotFound, TimeoutError, or Unavailable.
         """
+        return await self.ask_on(backend(), run_id, value, key=key, within_s=within(timeout))
+
+    async def ask_on(
+        self, target: Backend, run_id: str, value: T, *, key: str | None = None, within_s: float | None = None
+    ) -> R:
+        """`ask` through a client."""
         if current.get(None) is not None:
             raise WorkflowRuleBroken(
                 f"Update({self.name!r}).ask() works outside workflows only; ask from a @task, or send a signal"
             )
-        ask_key, data, end_s = key or uuid4().hex, self._request.encode(value), monotonic() + to_us(timeout) / 1e6
-        while True:
-            left_s = max(0.0, end_s - monotonic())
-            reply = await backend().call(messages.UPDATE, AskUpdate(run_id, self.name, data, ask_key, left_s))
-            answer = reply.answer
-            if answer is not None:
-                break
-            if monotonic() >= end_s:
-                raise TimeoutError(
-                    f"run {run_id} has not answered the update {self.name!r} within {timeout}; it goes on: ask again with key={ask_key!r}"
-                )
+        limit_s, ask_key, data = within_s or target.acts.timeout_s, key or uuid4().hex, self._request.encode(value)
+
+        async def asked(wait_s: float) -> UpdateAnswer | None:
+            return (
+                await target.call(messages.UPDATE, AskUpdate(run_id, self.name, data, ask_key, wait_s), limit_s)
+            ).answer
+
+        answer = await in_time(limit_s, asked, effect=True)
+        if answer is None:
+            raise TimeoutError(
+                f"run {run_id} has not answered the update {self.name!r} within {limit_s:g} s; it goes on: ask again with key={ask_key!r}"
+            )
         if answer.failure is not None:
             raise update_error(answer.failure)
-        found: R = await decoded(backend(), self._answer.decode, answer.value)
+        found: R = await decoded(target, self._answer.decode, answer.value)
         return found
 
 

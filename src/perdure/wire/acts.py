@@ -66,12 +66,18 @@ def decode_call_reply(data: bytes) -> bytes:
     return pb.CallReply.FromString(data).reply
 
 
+CLOCK_KEY: Final = "perdure-clock"
+"""Initial metadata of a session: microseconds of the server's clock, which goes on while the machine sleeps."""
+
+
 class Call(msgspec.Struct, gc=False):
     id: int
     act: str
     request: bytes
     timeout_ms: int = 0
     """In which the server must answer; 0: its own limit."""
+    until_us: int = 0
+    """When the caller gives up, by the clock that the server gave in CLOCK_KEY; 0: never."""
 
 
 class Reply(msgspec.Struct, gc=False):
@@ -88,13 +94,13 @@ def encode_calls(calls: list[Call], given_up: list[int] | None = None) -> bytes:
     m = pb.Calls(given_up=given_up)
     add = m.calls.add
     for c in calls:
-        add(id=c.id, act=c.act, request=c.request, timeout_ms=c.timeout_ms)
+        add(id=c.id, act=c.act, request=c.request, timeout_ms=c.timeout_ms, until_us=c.until_us)
     return m.SerializeToString()
 
 
 def decode_calls(data: bytes) -> tuple[list[Call], list[int]]:
     m = pb.Calls.FromString(data)
-    return [Call(c.id, c.act, c.request, c.timeout_ms) for c in m.calls], list(m.given_up)
+    return [Call(c.id, c.act, c.request, c.timeout_ms, c.until_us) for c in m.calls], list(m.given_up)
 
 
 def encode_replies(replies: list[Reply]) -> bytes:

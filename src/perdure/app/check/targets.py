@@ -14,6 +14,7 @@ from perdure.flows.changes import nodes_of
 from perdure.flows.model import Flow
 from perdure.flows.source import read
 from perdure.sdk import registry
+from perdure.sdk.client.flow_text import is_file_name
 from perdure.sdk.definitions import Workflow
 
 
@@ -59,7 +60,7 @@ def load(targets: Iterable[str]) -> Targets:
                 raise InvalidInput(f"{target} has no module with workflows and no flow")
             code += found
             files += flows
-        elif flow_files.is_file_name(target):
+        elif is_file_name(target):
             files.append(path)
         else:
             code.append(target)

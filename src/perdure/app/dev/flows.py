@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from perdure.app.dev.console import Say
-from perdure.app.flow_files import FLOWS, SUFFIXES, holds_flow, load, of_project
+from perdure.app.flow_files import FLOWS, holds_flow, load, of_project
 from perdure.app.http_client import HttpApi
 from perdure.core.errors import PerdureError
+from perdure.sdk.client.flow_text import SUFFIXES
 
 
 class DevFlows:

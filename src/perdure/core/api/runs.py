@@ -296,11 +296,9 @@ LOGS: Act[ListLogs, LogPage] = Act("run.logs", ListLogs, LogPage, Permission.REA
 HISTORY: Act[ListHistory, HistoryPage] = Act("run.history", ListHistory, HistoryPage, Permission.READ)
 CANCEL: Act[CancelRun, None] = Act("run.cancel", CancelRun, None, Permission.OPERATE, ("run.cancel",), True)
 TERMINATE: Act[TerminateRun, None] = Act(
-    "run.terminate", TerminateRun, None, Permission.OPERATE, ("run.terminate",), True, wait_s_max=CONTROL_WAIT_S
+    "run.terminate", TerminateRun, None, Permission.OPERATE, ("run.terminate",), True
 )
-PAUSE: Act[PauseRun, None] = Act(
-    "run.pause", PauseRun, None, Permission.OPERATE, ("run.pause",), True, wait_s_max=CONTROL_WAIT_S
-)
+PAUSE: Act[PauseRun, None] = Act("run.pause", PauseRun, None, Permission.OPERATE, ("run.pause",), True)
 DELETE: Act[ChangeRun, None] = Act("run.delete", ChangeRun, None, Permission.OPERATE, ("run.delete",))
 RETRY: Act[ChangeRun, None] = Act("run.retry", ChangeRun, None, Permission.OPERATE, ("run.retry",))
 RESUME: Act[ChangeRun, None] = Act("run.resume", ChangeRun, None, Permission.OPERATE, ("run.resume",))

@@ -312,6 +312,7 @@ def submitted(
         started = msgspec.structs.replace(started, rerun_of=r.rerun_of, schedule=r.schedule, nominal_us=r.nominal_us)
     own = group is None and start_at_us <= now_us and engine.runs.may_own(api.ns, r.workflow, r.version, begins.pinned)
     unit = StartUnit(begins.run_id, api.ns, r, started, own, settled, group, inbox)
+    unit.give_up_us = now_us + int(api.caller.within_s * 1e6)
     engine.queue.add(unit)
     return unit
 

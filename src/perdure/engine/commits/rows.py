@@ -42,6 +42,8 @@ class StartRow(NamedTuple):
     start_at: int | None = None
     expires_at: int | None = None
     pin: str = ""
+    give_up_at: int | None = None
+    """From then on its caller does not wait any more, and it is not created."""
 
 
 class AppendRow(NamedTuple):

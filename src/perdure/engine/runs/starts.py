@@ -56,6 +56,8 @@ class StartUnit(AwaitedUnit):
         self.hash = chain.input_hash(request.workflow, request.input) if request.key else b""
         self.head = b""
         """Hash of its first row, once it is written."""
+        self.give_up_us = 0
+        """By the database's clock: not created after that. It may reach the database late, because the connection or the database hung."""
         self.within_s, self.due_s = CALL_TIMEOUT_S, inf
         """How long its caller waits, and until when by the monotonic clock."""
 
@@ -89,6 +91,7 @@ class StartUnit(AwaitedUnit):
             self.started.start_at_us or None,
             self.started.expires_us or None,
             r.version if self.started.pinned else "",
+            self.give_up_us or None,
         )
         batch.starts.append(make_row(StartRow, fields))
         if MARK in body:

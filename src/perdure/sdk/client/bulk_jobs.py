@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Final
+from time import monotonic  # bound here, before workflow guards wrap it
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -14,6 +15,7 @@ from perdure.core.api import bulk_jobs as acts
 from perdure.core.api.bulk_jobs import BulkAction, BulkJob, BulkJobRef, BulkOutcome, BulkStatus, ListBulkRuns
 from perdure.core.durations import Duration, datetime_of, to_us
 from perdure.sdk.client.backend import Backend
+from perdure.sdk.client.keys import within
 
 PAGE_RUNS: Final = 500
 POLL_S_MIN: Final = 0.05
@@ -49,6 +51,23 @@ class BulkRunInfo(msgspec.Struct, frozen=True):
     """Why it was skipped or failed."""
 
 
+class BulkOptions(TypedDict, total=False):
+    """Options of `bulk()`."""
+
+    view: str
+    """A saved view, whose query must match too."""
+    reason: str
+    """Recorded by cancel, terminate and pause."""
+    dry_run: bool
+    """Find the runs, and do nothing to them."""
+    signal: str
+    """Name of the signal to send, for `signal`."""
+    payload: Any
+    """Its value, of JSON types."""
+    timeout: Duration | None
+    """How long the call may take; that of the client unless given."""
+
+
 class BulkHandle:
     """A bulk job. It goes on when the client goes away."""
 
@@ -58,32 +77,40 @@ class BulkHandle:
     def __repr__(self) -> str:
         return f"BulkHandle({self.id!r})"
 
-    async def info(self) -> BulkInfo:
+    async def info(self, *, timeout: Duration | None = None) -> BulkInfo:
         """How far it is."""
-        return info_of(await self._backend.call(acts.GET, BulkJobRef(self.id)))
+        return info_of(await self._backend.call(acts.GET, BulkJobRef(self.id), within(timeout)))
 
     async def wait(self, timeout: Duration | None = None) -> BulkInfo:
         """Wait until it has ended.
 
         Raises:
             TimeoutError: It has not ended within `timeout`; it goes on.
+            Unavailable: The server or its database did not answer.
         """
-        pause_s = POLL_S_MIN
-        async with asyncio.timeout(None if timeout is None else to_us(timeout) / 1e6):
-            while (found := await self.info()).finished_at is None:
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, POLL_S_MAX)
-        return found
+        limit_s, pause_s, began_s = None if timeout is None else to_us(timeout) / 1e6, POLL_S_MIN, monotonic()
+        while True:
+            left_s = None if limit_s is None else max(began_s + limit_s - monotonic(), POLL_S_MIN)
+            job = await self._backend.call(acts.GET, BulkJobRef(self.id), left_s)
+            if job.finished_us is not None:
+                return info_of(job)
+            if limit_s is not None and monotonic() + pause_s > began_s + limit_s:
+                raise TimeoutError(f"bulk job {self.id} has not ended within {limit_s:g} s; it goes on")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, POLL_S_MAX)
 
-    async def cancel(self) -> BulkInfo:
+    async def cancel(self, *, timeout: Duration | None = None) -> BulkInfo:
         """Stop it. What was done stays done; the runs that are left are not touched."""
-        return info_of(await self._backend.call(acts.CANCEL, BulkJobRef(self.id)))
+        return info_of(await self._backend.call(acts.CANCEL, BulkJobRef(self.id), within(timeout)))
 
-    async def runs(self, outcome: BulkOutcome | None = None) -> AsyncIterator[BulkRunInfo]:
-        """Its runs, all or those with an outcome: `failed` for the errors."""
+    async def runs(
+        self, outcome: BulkOutcome | None = None, *, timeout: Duration | None = None
+    ) -> AsyncIterator[BulkRunInfo]:
+        """Its runs, all or those with an outcome: `failed` for the errors. `timeout`: of each call, which gets PAGE_RUNS runs."""
         after: bytes | None = None
         while True:
-            page = await self._backend.call(acts.RUNS, ListBulkRuns(self.id, outcome, after, PAGE_RUNS))
+            wanted = ListBulkRuns(self.id, outcome, after, PAGE_RUNS)
+            page = await self._backend.call(acts.RUNS, wanted, within(timeout))
             for run in page.items:
                 yield BulkRunInfo(ids.text(run.run_id), run.outcome, run.message)
             if page.next is None:

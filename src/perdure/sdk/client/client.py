@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from contextvars import Token
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from perdure.core.api import runs
 from perdure.core.api.act import Act
@@ -16,11 +16,12 @@ from perdure.core.deadlines import call_timeout_s, given_up, unanswered
 from perdure.core.durations import Duration
 from perdure.core.error_codes import error_for
 from perdure.core.errors import Unavailable
-from perdure.sdk.client.backend import Backend, ambient, closed, opened
+from perdure.sdk.client.backend import Backend, ambient
 from perdure.sdk.client.base import ClientBase
 from perdure.sdk.client.channel import Access, Tls, access
 from perdure.sdk.client.payloads import PayloadOptions, payload_options, transfer_of
 from perdure.sdk.client.session import ClientSession
+from perdure.sdk.options import checked
 from perdure.sdk.payloads.access import LoopAccess, blob_access
 from perdure.wire import acts
 
@@ -31,40 +32,47 @@ AWAY_RETRY_S: Final = 2.0
 """How long a repeatable call is asked again of a server that answers that it is unavailable."""
 
 
+class ClientOptions(TypedDict, total=False):
+    """Options of `Client(...)` and `SyncClient(...)`."""
+
+    api_key: str | None
+    """PERDURE_API_KEY unless given."""
+    namespace: str | None
+    """PERDURE_NAMESPACE unless given; then the only one that the key allows."""
+    tls: Tls | None
+    call_timeout: Duration | None
+    """How long a call may take unless it says otherwise; 30 seconds unless given."""
+    payloads: str | None
+    """Object stores for large values and blobs; PERDURE_PAYLOADS unless given. Without one the server's database takes them."""
+
+
 class Client(ClientBase):
     """A client of a server. While it is open, `workflow.start()`, `signal.send()` and the like find it by themselves.
 
-    Without an address it takes PERDURE_GRPC, then a server on this machine; without a key PERDURE_API_KEY. Every call ends within
-    `call_timeout` (30 seconds unless given) and raises Unavailable if there was no answer; only waiting for a result has no limit.
-    `payloads` names object stores for large values and blobs (PERDURE_PAYLOADS unless given); without one the server's database takes them.
+    Args:
+        address: `host:port`, or several separated by commas. Unless given PERDURE_GRPC, then a server on this machine.
+        options: see ClientOptions.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        api_key: str | None = None,
-        namespace: str | None = None,
-        tls: Tls | None = None,
-        call_timeout: Duration | None = None,
-        payloads: str | None = None,
-    ) -> None:
-        where = access(address, api_key=api_key, namespace=namespace, tls=tls)
-        self._remote = RemoteBackend(where, call_timeout_s(call_timeout), payload_options(payloads))
-        self._backend: Backend = self._remote
+    def __init__(self, address: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        given = checked("Client()", ClientOptions, options)
+        where = access(address, api_key=given.get("api_key"), namespace=given.get("namespace"), tls=given.get("tls"))
+        timeout_s = call_timeout_s(given.get("call_timeout"))
+        self._remote = RemoteBackend(where, timeout_s, payload_options(given.get("payloads")))
+        self._backend = Backend(self._remote)
         self._token: Token[Backend] | None = None
 
     async def __aenter__(self) -> Self:
         self._token = ambient.set(self._backend)
         blob_access.set(LoopAccess(self._remote.payloads))
-        opened(self._backend)
+        self._backend.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         token, self._token = self._token, None
-        closed(self._backend)
+        self._backend.close()
         await self._remote.close()
         if token is not None:
             with suppress(ValueError):  # a fixture may leave in another context than it entered
@@ -75,7 +83,7 @@ class RemoteBackend:
     """Acts of a server. One message carries all calls that are ready; the stream is opened with the first one, and again when it broke."""
 
     def __init__(self, where: Access, timeout_s: float, options: PayloadOptions) -> None:
-        self._timeout_s, self._access = timeout_s, where
+        self.timeout_s, self._access = timeout_s, where
         self.payloads = transfer_of(self.call, options)
         self._metadata = self._access.metadata()
         self._channels: dict[str, Any] = {}
@@ -93,29 +101,30 @@ class RemoteBackend:
         for channel in self._channels.values():
             await channel.close()
 
-    async def call(self, act: Act[Q, R], request: Q) -> R:
+    async def call(self, act: Act[Q, R], request: Q, within_s: float | None = None) -> R:
         """Waiting for a result outlasts a server or a database that is away, if there has ever been an answer."""
+        limit_s = self.timeout_s if within_s is None else within_s
         if self.payloads.are_heavy([request]):
             request = await self.payloads.offload_record(request, f"a value of {act.name}")
         data = acts.encode(request)
         while True:
             try:
-                return acts.decode_reply(act, await self._answered(act, request, data))
+                return acts.decode_reply(act, await self._answered(act, request, data, limit_s))
             except Unavailable:
                 if act is not runs.RESULT or not self._was_there:
                     raise
                 await asyncio.sleep(random.uniform(0.5, 1.5))
 
-    async def _answered(self, act: Act[Q, R], request: Q, data: bytes) -> bytes:
+    async def _answered(self, act: Act[Q, R], request: Q, data: bytes, limit_s: float) -> bytes:
         """What can be asked twice is asked again until the call's time is up, so that a restarted server goes unnoticed; of a server
         that answers that its database is away, only for a moment."""
         began = time.monotonic()
-        deadline, unavailable_until = began + self._timeout_s, began + AWAY_RETRY_S
+        deadline, unavailable_until = began + limit_s, began + AWAY_RETRY_S
         repeatable, wait_s = act.is_repeatable(request), act.wait_s(request)
         pause_s, attempts = 0.05, 0
 
         def gave_up(last: Unavailable) -> Unavailable:
-            return given_up(act.name, attempts, time.monotonic() - began, self._timeout_s, last)
+            return given_up(act.name, attempts, time.monotonic() - began, limit_s, last)
 
         while True:
             attempts += 1
@@ -123,7 +132,7 @@ class RemoteBackend:
             try:
                 reply = await session.call(act.name, data, max(deadline - time.monotonic(), 0.001), wait_s)
             except TimeoutError as e:
-                raise unanswered(self._timeout_s, effect=session.was_open and bool(act.audits)) from e
+                raise unanswered(limit_s, effect=session.was_open and bool(act.audits)) from e
             except Unavailable as error:
                 self._was_there |= session.was_open
                 nowhere = not self._was_there and self._turn >= len(self._access.addresses)

@@ -10,7 +10,16 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.api import repairs, runs
 from perdure.core.api.repairs import ForkRun, OverrideNode, RerunRun
-from perdure.core.api.runs import AwaitRun, CancelRun, ChangeRun, GetRun, ListHistory, PauseRun, TerminateRun
+from perdure.core.api.runs import (
+    RESULT_WAIT_S_MAX,
+    AwaitRun,
+    CancelRun,
+    ChangeRun,
+    GetRun,
+    ListHistory,
+    PauseRun,
+    TerminateRun,
+)
 from perdure.core.calls import encode_json
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import (
@@ -25,9 +34,13 @@ from perdure.core.errors import (
 from perdure.core.lifecycle import RunStatus
 from perdure.core.work import Outcome, RunView
 from perdure.sdk.client.backend import Backend
+from perdure.sdk.client.keys import ApprovalKey, Decision, PromiseKey, SignalKey, StateKey, UpdateKey, within
 from perdure.sdk.client.payloads import decoded
+from perdure.sdk.client.waiting import in_time
 
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+V = TypeVar("V")
 
 EVENTS_POLL_S = 0.05
 """Seconds before `Handle.events` asks again."""
@@ -47,56 +60,68 @@ class Handle(Generic[R_co]):
         return f"Handle({self.id})"
 
     async def result(self, timeout: Duration | None = None) -> R_co:
-        """Wait for the end. Raises RunFailed, RunCancelled, or TimeoutError (the run continues)."""
-        async with asyncio.timeout(None if timeout is None else to_us(timeout) / 1e6):
-            result: R_co = await value_of(
-                self._backend, await outcome_of(self._backend, self.id), self._run_id, self._decode
-            )
-            return result
+        """Wait for the end. Raises RunFailed or RunCancelled.
 
-    async def cancel(self, reason: str = "") -> None:
+        Args:
+            timeout: how long to wait; without one as long as it takes, through an outage of the server or the database. Then it raises
+                TimeoutError (the run goes on), or Unavailable if there was no answer in all that time.
+        """
+        limit_s = None if timeout is None else to_us(timeout) / 1e6
+        outcome = await outcome_of(self._backend, self.id, limit_s)
+        result: R_co = await value_of(self._backend, outcome, self._run_id, self._decode)
+        return result
+
+    async def status(self, *, timeout: Duration | None = None) -> str:
+        """`pending`, `running`, `success`, `failed` or `cancelled`."""
+        return RunStatus((await self.describe(timeout=timeout)).status).word
+
+    async def describe(self, *, timeout: Duration | None = None) -> RunView:
+        """The run as it is recorded."""
+        return await self._backend.call(runs.STATUS, GetRun(self.id), within(timeout))
+
+    async def cancel(self, reason: str = "", *, timeout: Duration | None = None) -> None:
         """Ask the run to stop. It unwinds like any cancelled coroutine and ends `cancelled`."""
-        await self._backend.call(runs.CANCEL, CancelRun(self.id, reason))
+        await self._backend.call(runs.CANCEL, CancelRun(self.id, reason), within(timeout))
 
-    async def terminate(self, reason: str = "") -> None:
+    async def terminate(self, reason: str = "", *, timeout: Duration | None = None) -> None:
         """End the run at once, in any state: none of its code runs and nothing is undone. It ends `cancelled`."""
-        await self._backend.call(runs.TERMINATE, TerminateRun(self.id, reason))
+        await self._backend.call(runs.TERMINATE, TerminateRun(self.id, reason), within(timeout))
 
-    async def pause(self, reason: str = "") -> None:
+    async def pause(self, reason: str = "", *, timeout: Duration | None = None) -> None:
         """Start nothing of the run until it is resumed. Running tasks end as usual; timers and deadlines keep their dates."""
-        await self._backend.call(runs.PAUSE, PauseRun(self.id, reason))
+        await self._backend.call(runs.PAUSE, PauseRun(self.id, reason), within(timeout))
 
-    async def delete(self) -> None:
-        """Delete an ended run with its history, tasks, logs and values. Raises Conflict while the run is active."""
-        await self._backend.call(runs.DELETE, ChangeRun(self.id))
-
-    async def status(self) -> str:
-        return RunStatus((await self.describe()).status).word
-
-    async def describe(self) -> RunView:
-        return await self._backend.call(runs.STATUS, GetRun(self.id))
-
-    async def resume(self) -> None:
+    async def resume(self, *, timeout: Duration | None = None) -> None:
         """Let a paused run go on, or a stuck run try again after its code was repaired. Raises Conflict when the run is neither."""
-        await self._backend.call(runs.RESUME, ChangeRun(self.id))
+        await self._backend.call(runs.RESUME, ChangeRun(self.id), within(timeout))
 
-    async def retry(self) -> None:
+    async def retry(self, *, timeout: Duration | None = None) -> None:
         """Continue a failed run where it failed: failed tasks and children run again, succeeded ones keep their results.
         Raises Conflict when the run has not failed."""
-        await self._backend.call(runs.RETRY, ChangeRun(self.id))
+        await self._backend.call(runs.RETRY, ChangeRun(self.id), within(timeout))
 
-    async def rerun(self, edits: Mapping[str, Any] | None = None) -> Handle[R_co]:
+    async def delete(self, *, timeout: Duration | None = None) -> None:
+        """Delete an ended run with its history, tasks, logs and values. Raises Conflict while the run is active."""
+        await self._backend.call(runs.DELETE, ChangeRun(self.id), within(timeout))
+
+    async def rerun(self, edits: Mapping[str, Any] | None = None, *, timeout: Duration | None = None) -> Handle[R_co]:
         """Start a new run with the same input and attributes.
 
         Args:
             edits: fields of the input that change, by their path: `{"order.amount": 42}`.
+            timeout: how long the call may take.
         """
         values = {path: encode_json(value) for path, value in (edits or {}).items()}
-        begun = await self._backend.call(repairs.RERUN, RerunRun(run=self.id, edits=values))
+        begun = await self._backend.call(repairs.RERUN, RerunRun(run=self.id, edits=values), within(timeout))
         return Handle(self._backend, begun.run_id, self._decode)
 
     async def fork(
-        self, at: int, results: Mapping[str, Any] | None = None, *, code: Literal["same", "current"] = "same"
+        self,
+        at: int,
+        results: Mapping[str, Any] | None = None,
+        *,
+        code: Literal["same", "current"] = "same",
+        timeout: Duration | None = None,
     ) -> Handle[R_co]:
         """Start a new run with a copy of this one's first events, which goes on from there.
 
@@ -104,22 +129,72 @@ class Handle(Generic[R_co]):
             at: the last event that is copied.
             results: results that are replaced: a task's number or name, a node of a flow, or `child:NUMBER`, and a JSON value.
             code: the version of this run, or the current one.
+            timeout: how long the call may take.
         """
         values = {str(step): encode_json(value) for step, value in (results or {}).items()}
-        begun = await self._backend.call(repairs.FORK, ForkRun(run=self.id, at=at, edits=values, code=code))
+        wanted = ForkRun(run=self.id, at=at, edits=values, code=code)
+        begun = await self._backend.call(repairs.FORK, wanted, within(timeout))
         return Handle(self._backend, begun.run_id, self._decode)
 
-    async def override_node(self, node: str, how: Literal["rerun", "skip", "set"], value: Any = None) -> None:
+    async def override_node(
+        self, node: str, how: Literal["rerun", "skip", "set"], value: Any = None, *, timeout: Duration | None = None
+    ) -> None:
         """Continue a failed run of a flow with the failure of one node replaced: it runs again from its beginning, is skipped, or has
         the output `value`. Raises Conflict when the node has not failed."""
         data = encode_json(value) if how == "set" else b""
-        await self._backend.call(repairs.OVERRIDE, OverrideNode(self.id, node, how, data))
+        await self._backend.call(repairs.OVERRIDE, OverrideNode(self.id, node, how, data), within(timeout))
 
-    async def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """The run's history as it grows, until the run ends. A failure that was retried is not the end."""
-        ended = False
+    async def signal(self, signal: SignalKey[T], value: T, *, key: str = "", timeout: Duration | None = None) -> bool:
+        """Send a message to the run; see `Signal.send`."""
+        return await signal.send_on(self._backend, self.id, value, key=key, within_s=within(timeout))
+
+    async def query(self, state: StateKey[T], *, timeout: Duration | None = None) -> T:
+        """Read a value of the run; see `State.read`."""
+        return await state.read_on(self._backend, self.id, within_s=within(timeout))
+
+    async def update(
+        self, update: UpdateKey[T, V], value: T, *, key: str | None = None, timeout: Duration | None = None
+    ) -> V:
+        """Ask the run and wait for its answer; see `Update.ask`."""
+        return await update.ask_on(self._backend, self.id, value, key=key, within_s=within(timeout))
+
+    async def resolve(self, promise: PromiseKey[T], value: T, *, timeout: Duration | None = None) -> None:
+        """Resolve a promise of the run; see `Promise.resolve`."""
+        await promise.resolve_on(self._backend, self.id, value, within_s=within(timeout))
+
+    async def approve(
+        self,
+        approval: ApprovalKey[T],
+        value: T | None = None,
+        *,
+        by: str = "",
+        comment: str = "",
+        nth: int = 1,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """Approve a question of the run; see `Approval.approve`."""
+        decision = Decision(by=by, comment=comment, nth=nth)
+        form: Any = value  # None: it has none
+        return await approval.approve_on(self._backend, self.id, form, decision, within_s=within(timeout))
+
+    async def reject(
+        self,
+        approval: ApprovalKey[Any],
+        *,
+        by: str = "",
+        comment: str = "",
+        nth: int = 1,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """Reject a question of the run; see `Approval.reject`."""
+        decision = Decision(by=by, comment=comment, nth=nth)
+        return await approval.reject_on(self._backend, self.id, decision, within_s=within(timeout))
+
+    async def events(self, after: int = 0, *, timeout: Duration | None = None) -> AsyncIterator[Event]:
+        """The run's history as it grows, until the run ends. A failure that was retried is not the end. `timeout`: of each call."""
+        ended, within_s = False, within(timeout)
         while True:
-            records = (await self._backend.call(runs.HISTORY, ListHistory(self.id, after))).items
+            records = (await self._backend.call(runs.HISTORY, ListHistory(self.id, after), within_s)).items
             for r in records:
                 after, ended = r.seq, isinstance(r.event, ev.TERMINAL)
                 yield Event(r)
@@ -128,11 +203,13 @@ class Handle(Generic[R_co]):
             if not records:
                 await asyncio.sleep(EVENTS_POLL_S)
 
-    async def history(self) -> list[ev.Recorded]:
-        """The history so far."""
+    async def history(self, *, timeout: Duration | None = None) -> list[ev.Recorded]:
+        """The history so far. `timeout`: of each call, which gets HISTORY_EVENTS_DEFAULT events."""
         out: list[ev.Recorded] = []
+        within_s = within(timeout)
         while True:
-            page = await self._backend.call(runs.HISTORY, ListHistory(self.id, out[-1].seq if out else 0))
+            wanted = ListHistory(self.id, out[-1].seq if out else 0)
+            page = await self._backend.call(runs.HISTORY, wanted, within_s)
             out.extend(page.items)
             if not page.has_more:
                 return out
@@ -162,10 +239,19 @@ class Event:
         return f"Event({self.seq}, {self.type})"
 
 
-async def outcome_of(backend: Backend, run_id: str) -> Outcome:
-    """However long it takes: one call waits RESULT_WAIT_S_MAX at most."""
+async def outcome_of(backend: Backend, run_id: str, limit_s: float | None = None) -> Outcome:
+    """One call waits RESULT_WAIT_S_MAX at most. Without a limit: however long it takes."""
+
+    async def ended(wait_s: float = RESULT_WAIT_S_MAX) -> Outcome | None:
+        return (await backend.call(runs.RESULT, AwaitRun(run_id, min(wait_s, RESULT_WAIT_S_MAX)))).outcome
+
+    if limit_s is not None:
+        outcome = await in_time(limit_s, ended, effect=False)
+        if outcome is None:
+            raise TimeoutError(f"run {run_id} has not ended within {limit_s:g} s; it goes on")
+        return outcome
     while True:
-        outcome = (await backend.call(runs.RESULT, AwaitRun(run_id))).outcome
+        outcome = await ended()
         if outcome is not None:
             return outcome
 

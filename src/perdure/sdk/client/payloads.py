@@ -65,10 +65,14 @@ async def decoded(backend: Backend, decode: Callable[[bytes], Any], payload: byt
     """A value that a run answered. Its blobs read through this backend, wherever they are read."""
     if not payload.startswith(MARK):
         return decode(payload)
-    carrier: PayloadCarrier = backend.payloads
-    payload = await carrier.resolve(payload)
-    token = blob_access.set(LoopAccess(carrier))
-    try:
-        return decode(payload)
-    finally:
-        blob_access.reset(token)
+
+    async def resolved() -> Any:
+        carrier: PayloadCarrier = backend.payloads
+        whole = await carrier.resolve(payload)
+        token = blob_access.set(LoopAccess(carrier))
+        try:
+            return decode(whole)
+        finally:
+            blob_access.reset(token)
+
+    return await backend.carry_out(resolved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 import grpc
@@ -25,6 +26,8 @@ class ClientSession:
         self._stream = channel.stream_stream(f"/{acts.SERVICE}/Session")(metadata=metadata)
         self._waiting: dict[int, asyncio.Future[acts.Reply]] = {}
         self._calls: list[acts.Call] = []
+        self._give_up_at: dict[int, float] = {}
+        """When the caller of each gives up, by the monotonic clock."""
         self._given_up: list[int] = []
         """Calls that were sent and whose answer is not waited for any more."""
         self._number = 0
@@ -42,13 +45,14 @@ class ClientSession:
         future: asyncio.Future[acts.Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         call = acts.Call(number, act, request, max(int(SERVER_SHARE * within_s * 1000), 1))
+        self._give_up_at[number] = time.monotonic() + within_s + waits_s
         self._calls.append(call)
         self._news.set()
         try:
             async with asyncio.timeout(within_s + waits_s):
                 return await future
         finally:
-            del self._waiting[number]
+            del self._waiting[number], self._give_up_at[number]
             if future.cancelled():
                 self._give_up(call)
 
@@ -67,7 +71,7 @@ class ClientSession:
 
     async def _send(self) -> None:
         try:
-            await self._stream.initial_metadata()
+            offset_us = _clock_offset_us(await self._stream.initial_metadata())
             self.was_open = not self._stream.done()
             while self.was_open:
                 await self._news.wait()
@@ -75,6 +79,8 @@ class ClientSession:
                 while self._calls or self._given_up:
                     part, self._calls = self._calls[:PART_CALLS], self._calls[PART_CALLS:]
                     given_up, self._given_up = self._given_up, []
+                    for call in part:
+                        call.until_us = int(self._give_up_at.get(call.id, 0.0) * 1e6) + offset_us if offset_us else 0
                     await self._stream.write(acts.encode_calls(part, given_up))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # the reading side knows why
@@ -99,3 +105,10 @@ class ClientSession:
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(error or Unavailable(f"the connection to {self._address} was closed"))
+
+
+def _clock_offset_us(metadata: Any) -> int:
+    """From the monotonic clock here to the server's clock. It is never too large: the server read its clock before this arrived, so no call
+    is carried out after its caller has given up."""
+    found = dict(metadata or ()).get(acts.CLOCK_KEY)
+    return int(found) - int(time.monotonic() * 1e6) if found is not None else 0

@@ -32,6 +32,7 @@ from perdure.core.outage import Outage
 from perdure.core.retry import End
 from perdure.core.version import VERSION
 from perdure.core.work import Activation, Beat, Decided, LogChunk, Report, Upstream
+from perdure.sdk.client.backend import Backend, ambient
 from perdure.sdk.client.channel import Access, end_of, error_of
 from perdure.sdk.client.client import RemoteBackend
 from perdure.sdk.client.payloads import PayloadOptions, payload_options
@@ -64,7 +65,8 @@ class RemoteWorker:
     ) -> None:
         self._worker, self._access, self._drain_s = worker, access, drain_s
         self._server = RemoteBackend(access, CALL_TIMEOUT_S, payloads or payload_options())
-        """What executors ask the server, and payloads, beside the stream. Nothing is connected before the first question."""
+        """What executors and tasks ask the server, and payloads, beside the stream. Nothing is connected before the first question."""
+        self.client = Backend(self._server)
         self._id = os.urandom(16)
         self._reports: deque[Report] = deque()
         self._unacked: deque[tuple[int, list[Report]]] = deque()
@@ -93,6 +95,9 @@ class RemoteWorker:
 
     async def run(self) -> None:
         """Serve until drained. Raises only what trying again cannot help: a refused key, an unknown namespace, a wrong protocol."""
+        self.client.open(is_found=False)
+        if ambient.get(None) is None:  # tasks run in this context, and send messages through this connection
+            ambient.set(self.client)
         self._worker.refresh()
         self._worker.open(
             Upstream(

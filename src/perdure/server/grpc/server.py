@@ -31,7 +31,7 @@ from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.health import Reasons, add_health
 from perdure.server.grpc.hello import check_hello
 from perdure.server.grpc.hub import WorkerHub
-from perdure.server.grpc.session import CallSession, answer
+from perdure.server.grpc.session import CallSession, answer, clock_us
 from perdure.server.grpc.status import CODE_KEY, status_of
 from perdure.wire import acts, protocol
 
@@ -179,7 +179,9 @@ class GrpcServer:
     async def _session(self, _: Any, context: Any) -> None:
         try:
             api = await self._opened(context, METHODS[f"{acts.SERVICE}/Session"])
-            await context.send_initial_metadata(())  # accepted: from here on calls may arrive
+            await context.send_initial_metadata(
+                ((acts.CLOCK_KEY, str(clock_us())),)
+            )  # accepted: from here on calls may arrive
             session = CallSession(api, self._auth.admit, context)
             self._streams[session] = api.caller.principal
             try:

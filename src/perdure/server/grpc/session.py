@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 from perdure.core.access import Principal
 from perdure.core.api import ACTS
 from perdure.core.deadlines import unanswered
-from perdure.core.errors import InvalidInput, PerdureError, RateLimited
+from perdure.core.errors import InvalidInput, PerdureError, RateLimited, Unavailable
 from perdure.core.limits import CALL_TIMEOUT_S, CALL_TIMEOUT_S_MAX
 from perdure.engine.api.api import NamespaceApi
 from perdure.wire import acts, protocol
@@ -32,6 +33,14 @@ async def answer(api: NamespaceApi, name: str, request: bytes) -> bytes:
     act = acts.act_named(name)
     api.check(act.permission)
     return acts.encode(await api.call(act, acts.decode_request(act, request)))
+
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock_us() -> int:
+    """Goes on while the process is stopped and while the machine sleeps."""
+    return time.clock_gettime_ns(_CLOCK) // 1000
 
 
 class CallSession:
@@ -98,6 +107,13 @@ class CallSession:
 
     async def _handle(self, call: acts.Call) -> None:
         within_s = min(call.timeout_ms / 1000, CALL_TIMEOUT_S_MAX) or CALL_TIMEOUT_S
+        if call.until_us:
+            within_s = min(within_s, (call.until_us - clock_us()) / 1e6)
+            if within_s <= 0:  # it was held up on its way, and its caller has given up: nothing is done
+                late = Unavailable("the call arrived after its time was over; it was not carried out")
+                if self._calls.pop(call.id, None) is not None:
+                    self._answer(acts.Reply(call.id, b"", late.code, str(late)))
+                return
         act = ACTS.get(call.act)
         limit_s = within_s + EXPIRY_SHARE * within_s + (act.wait_s_max if act is not None else 0.0)
         timer = asyncio.get_running_loop().call_later(limit_s, self._expire, call, within_s)

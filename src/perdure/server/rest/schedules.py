@@ -91,6 +91,10 @@ class PutScheduleRequest(m.Body):
         default=None, description="A registered version; the current version at the time it fires unless given."
     )
 
+    origin: Literal["api", "code"] = Field(
+        default="api", description="`code`: it is declared in a program, whose workers may not have connected yet."
+    )
+
     def request(self, name: str) -> ScheduleRequest:
         return ScheduleRequest(
             name=name,
@@ -100,6 +104,7 @@ class PutScheduleRequest(m.Body):
             timeout_us=views.duration_us(self.timeout),
             attributes=encode_json(self.attributes) if self.attributes else b"",
             spec=self.spec.parsed(),
+            origin=self.origin,
         )
 
 

@@ -16,17 +16,18 @@ with fence as materialized (
 commit_number as (
   insert into perdure.commit_log (session_id, n) select id, :number::bigint from fence
 ),
--- Starts. A start under a key that is taken writes nothing; the caller learns it from `started`.
+-- Starts. A start under a key that is taken, or whose caller has given up, writes nothing; the caller learns it from `started`.
 start_rows as materialized (
   select u.*, f.at
     from unnest(:starts.run_id::uuid[], :starts.ns::int[], :starts.workflow::text[], :starts.version::text[], :starts.kind::text[],
                 :starts.key::text[], :starts.input_hash::bytea[], :starts.parent_id::uuid[], :starts.parent_seq::int[],
                 :starts.own::bool[], :starts.body::bytea[], :starts.attributes::text[], :starts.group_id::uuid[],
                 :starts.deadline_at::timestamptz[], :starts.hash::bytea[], :starts.start_at::timestamptz[], :starts.expires_at::timestamptz[],
-                :starts.pin::text[])
+                :starts.pin::text[], :starts.give_up_at::timestamptz[])
       as u(run_id, ns, workflow, version, kind, key, input_hash, parent_id, parent_seq, own, body, attributes, group_id, deadline_at, hash,
-           start_at, expires_at, pin),
+           start_at, expires_at, pin, give_up_at),
          fence f
+   where u.give_up_at is null or u.give_up_at > f.at
 ),
 new_keys as (
   insert into perdure.run_key (ns, key, run_id, input_hash)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14perdure/v1/api.proto\x12\nperdure.v1\"+\n\x0b\x43\x61llRequest\x12\x0b\n\x03\x61\x63t\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"\x1a\n\tCallReply\x12\r\n\x05reply\x18\x01 \x01(\x0c\":\n\x05\x43\x61lls\x12\x1f\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x10.perdure.v1.Call\x12\x10\n\x08given_up\x18\x02 \x03(\x04\"D\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63t\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x04 \x01(\r\"-\n\x07Replies\x12\"\n\x07replies\x18\x01 \x03(\x0b\x32\x11.perdure.v1.Reply\"E\n\x05Reply\x12\n\n\x02id\x18\x01 \x01(\x04\x12\r\n\x05reply\x18\x02 \x01(\x0c\x12\x12\n\nerror_code\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t2t\n\x03\x41pi\x12\x36\n\x04\x43\x61ll\x12\x17.perdure.v1.CallRequest\x1a\x15.perdure.v1.CallReply\x12\x35\n\x07Session\x12\x11.perdure.v1.Calls\x1a\x13.perdure.v1.Replies(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14perdure/v1/api.proto\x12\nperdure.v1\"+\n\x0b\x43\x61llRequest\x12\x0b\n\x03\x61\x63t\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"\x1a\n\tCallReply\x12\r\n\x05reply\x18\x01 \x01(\x0c\":\n\x05\x43\x61lls\x12\x1f\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x10.perdure.v1.Call\x12\x10\n\x08given_up\x18\x02 \x03(\x04\"V\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0b\n\x03\x61\x63t\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x04 \x01(\r\x12\x10\n\x08until_us\x18\x05 \x01(\x04\"-\n\x07Replies\x12\"\n\x07replies\x18\x01 \x03(\x0b\x32\x11.perdure.v1.Reply\"E\n\x05Reply\x12\n\n\x02id\x18\x01 \x01(\x04\x12\r\n\x05reply\x18\x02 \x01(\x0c\x12\x12\n\nerror_code\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t2t\n\x03\x41pi\x12\x36\n\x04\x43\x61ll\x12\x17.perdure.v1.CallRequest\x1a\x15.perdure.v1.CallReply\x12\x35\n\x07Session\x12\x11.perdure.v1.Calls\x1a\x13.perdure.v1.Replies(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CALLS']._serialized_start=109
   _globals['_CALLS']._serialized_end=167
   _globals['_CALL']._serialized_start=169
-  _globals['_CALL']._serialized_end=237
-  _globals['_REPLIES']._serialized_start=239
-  _globals['_REPLIES']._serialized_end=284
-  _globals['_REPLY']._serialized_start=286
-  _globals['_REPLY']._serialized_end=355
-  _globals['_API']._serialized_start=357
-  _globals['_API']._serialized_end=473
+  _globals['_CALL']._serialized_end=255
+  _globals['_REPLIES']._serialized_start=257
+  _globals['_REPLIES']._serialized_end=302
+  _globals['_REPLY']._serialized_start=304
+  _globals['_REPLY']._serialized_end=373
+  _globals['_API']._serialized_start=375
+  _globals['_API']._serialized_end=491
 # @@protoc_insertion_point(module_scope)

@@ -98,6 +98,7 @@ class Call(_message.Message):
     ACT_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    UNTIL_US_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Chosen by the client; its reply carries it back. Replies come in any order."""
     act: _builtins.str
@@ -107,6 +108,10 @@ class Call(_message.Message):
     """Milliseconds in which the server must answer, with "unavailable" if need be. An act that waits by design may take that much
     longer than its wait. 0: the server's own limit.
     """
+    until_us: _builtins.int
+    """When the caller gives up, in microseconds of the clock that the server gave as `perdure-clock` in the initial metadata of the
+    stream. A call that arrives later is not carried out. 0: never.
+    """
     def __init__(
         self,
         *,
@@ -114,10 +119,11 @@ class Call(_message.Message):
         act: _builtins.str = ...,
         request: _builtins.bytes = ...,
         timeout_ms: _builtins.int = ...,
+        until_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["act", b"act", "id", b"id", "request", b"request", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["act", b"act", "id", b"id", "request", b"request", "timeout_ms", b"timeout_ms", "until_us", b"until_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
