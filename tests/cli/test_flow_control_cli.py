@@ -85,6 +85,9 @@ def test_a_debounced_start_says_when_it_begins_and_can_be_watched(cli: Cli) -> N
 def test_words_of_rates_and_scopes() -> None:
     assert parse_rate("100/s") == {"count": 100, "per": "1s"}
     assert parse_rate("2.5/90s") == {"count": 2.5, "per": "90s"}
+    assert parse_rate("10/PT1M30S") == {"count": 10, "per": "PT1M30S"}
+    with pytest.raises(InvalidInput, match="--rate: .*months, which differ in length"):
+        parse_rate("10/P1M")
     assert rate_text({"rate": {"count": 100, "per_s": 60, "burst": None}}) == "100/m"
     assert rate_text({"rate": None}) is None
     assert parse_scope("namespace") == ("namespace", "-")

@@ -111,6 +111,14 @@ def test_graph_writes_a_picture(here: Path) -> None:
     assert perdure("flow", "graph", name, "--svg", "no/such/place.svg", **NOWHERE).code == 2
 
 
+def test_graph_prints_a_mermaid_flowchart(here: Path) -> None:
+    name = flow(here, "drawn")
+    text = perdure("flow", "graph", name, "--format", "mermaid", **NOWHERE).out
+    assert text.splitlines()[:4] == ["---", 'title: "drawn"', "---", "flowchart TD"]
+    assert 'n0["hello' in text and "n0 --> n1" in text
+    assert perdure("flow", "graph", name, "--format", "mermaid", "--svg", "-", **NOWHERE).code == 2
+
+
 def test_graph_of_a_file_with_mistakes_shows_them(here: Path) -> None:
     done = perdure("flow", "graph", flow(here, "bad", WRONG), **NOWHERE)
     assert done.code == 1 and "bad.yaml:8:5" in done.err and not done.out
@@ -206,6 +214,7 @@ def test_graph_of_a_run_shows_how_far_it_is(cli: Cli, here: Path) -> None:
     assert "✓" not in cli.ok("flow", "graph", "seen")
     data = json.loads(cli.ok("flow", "graph", "--run", "@last", "-o", "json"))
     assert [n["status"] for n in data["nodes"]] == ["success", "success"]
+    assert "class n0,n1 success" in cli.ok("flow", "graph", "--run", "@last", "--format", "mermaid")
     assert cli("flow", "graph", "another", "--run", "@last").code == 2
     assert cli("flow", "graph").code == 2
     assert "has no graph" in cli.ok("flow", "graph", "cli_greet", tty=True)

@@ -27,7 +27,8 @@ def tidy(cli: Cli) -> Iterator[None]:
 def test_a_schedule_is_created_listed_and_shown(cli: Cli) -> None:
     done = cli("schedule", "create", "nightly", "cli_greet", "name=Ada", *CRON, tty=True)
     assert re.match(
-        r"schedule nightly starts cli_greet: 0 8 \* \* \* Europe/Paris, next at \d{4}-\d\d-\d\d \d\d:00:00\n", done.out
+        r"schedule nightly starts cli_greet: at 08:00, every day \(Europe/Paris\), next at \d{4}-\d\d-\d\d \d\d:00:00\n",
+        done.out,
     ), done
     assert "perdure schedule show nightly" in done.out
     (row,) = cli("schedule", "list").lines
@@ -39,12 +40,19 @@ def test_a_schedule_is_created_listed_and_shown(cli: Cli) -> None:
     lines = [line.split() for line in shown.splitlines()]
     assert lines[0] == ["nightly", "active"]
     assert ["workflow", "cli_greet"] in lines
+    assert ["when", "0", "8", "*", "*", "*", "Europe/Paris"] in lines and "at 08:00, every day (Europe/Paris)" in shown
     assert ["input", '{"name":', '"Ada"}'] in lines
     assert ["fired", "0,", "skipped", "0,", "missed", "0"] in lines
     assert sum(bool(re.search(r"\d{4}-\d\d-\d\d \d\d:00:00", line)) for line in shown.splitlines()) == 5
     whole = json.loads(cli.ok("schedule", "show", "nightly", "-o", "json"))
     assert whole["spec"] == {"cron": "0 8 * * *", "tz": "Europe/Paris"}
-    assert len(whole["times"]) == 5
+    assert len(whole["times"]) == 5 and whole["words"] == "at 08:00, every day (Europe/Paris)"
+
+
+def test_cron_expressions_are_explained_without_a_server(cli: Cli) -> None:
+    done = cli("schedule", "explain", "0 8 * * 1-5", "@hourly", PERDURE_URL="http://127.0.0.1:9")
+    assert done.lines == [["0 8 * * 1-5", "at 08:00, Monday to Friday"], ["@hourly", "every hour"]]
+    assert "the hour '25' cannot be read" in cli("schedule", "explain", "0 25 * * *").err
 
 
 def test_a_name_that_is_taken_is_told_and_can_be_replaced(cli: Cli) -> None:

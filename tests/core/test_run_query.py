@@ -648,3 +648,11 @@ def test_a_duration_without_end_is_refused_and_now_is_a_time_for_attributes_too(
     assert parse('attr.due = "now"', NOW_US) == Term("attr", Op.EQUAL, "now", "due")
     with pytest.raises(InvalidInput, match=r"did you mean 'timer'\? Reasons"):
         parse("waiting_on = timr", NOW_US)
+
+
+def test_how_long_ago_may_be_written_in_iso_8601() -> None:
+    assert parse("created > -PT2H", NOW_US) == parse("created > -2h", NOW_US)
+    assert parse("attr.due < -P1DT12H", NOW_US) == parse("attr.due < -1d12h", NOW_US)
+    assert parse("attr.name = -Pa", NOW_US) == Term("attr", Op.EQUAL, "-Pa", "name")
+    with pytest.raises(InvalidInput, match="months, which differ in length"):
+        parse("created > -P1M", NOW_US)

@@ -476,6 +476,7 @@ def test_expressions_are_checked_against_the_input() -> None:
         ("tasks: {a: }\ntriggers: {a: 1}", 2, 11, "triggers is a mapping; it must be a list"),
         ("tasks: {a: }\ndefaults: {retries: 1}", 2, 12, "unknown key 'retries' in defaults; did you mean 'retry'?"),
         ("tasks: {a: }\ndefaults: {timeout: soon}", 2, 21, "'soon' is not a duration"),
+        ("tasks: {a: }\ndefaults: {timeout: P1M}", 2, 21, "'P1M' has months, which differ in length"),
         ("tasks: {a: }\ninput: 5", 2, 8, "input is the number 5"),
         ("tasks: {a: }\ninput: {a: string}", 2, 12, "write {type: string}"),
         ("tasks: {a: }\ninput: {a: {type: strnig}}", 2, 19, "did you mean 'string'?"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from perdure.flows.compile import compile_value
 from perdure.flows.drawing.chart import Chart, ChartLink, Item, chart_of
+from perdure.flows.drawing.mermaid import MERMAID_LINKS_MAX, is_too_large, mermaid
 from perdure.flows.drawing.svg import svg
 from perdure.flows.drawing.terminal import MARKS, cells, draw, plain
 
@@ -227,3 +228,117 @@ def test_svg_boxes_are_inside_the_picture() -> None:
     keys = [f"task_{n}" for n in range(40)]
     root = ElementTree.fromstring(svg(chart(f"root {' '.join(keys)}", *(f"root {k}" for k in keys)), "wide"))
     assert float(root.get("width", "0")) < 2_500
+
+
+# -- Mermaid ---------------------------------------------------------------------------------------------------------
+
+LABEL = r"(?:[^\W_]|[ _-]|#\d+;|<br/>)+"
+MERMAID_LINE = re.compile(
+    r"\s*(?:"
+    + "|".join(
+        [
+            rf'n\d+(?:\["{LABEL}"\]|\{{"{LABEL}"\}}|\[\["{LABEL}"\]\]|\(\["{LABEL}"\]\))',
+            rf'subgraph n\d+\["{LABEL}"\]',
+            "end",
+            rf'n\d+ -->(?:\|"{LABEL}"\|)? n\d+',
+            r"classDef [a-z]+ stroke:#[0-9a-f]{6},stroke-width:2px",
+            r"class n\d+(?:,n\d+)* [a-z]+",
+        ]
+    )
+    + ")"
+)
+
+
+def statements(text: str) -> list[str]:
+    """The lines of a flowchart behind its title, each held against the part of Mermaid's grammar that is used."""
+    head, title, foot, kind, *lines = text.splitlines()
+    assert (head, foot, kind) == ("---", "---", "flowchart TD") and title.startswith('title: "')
+    assert text.endswith("\n")
+    for line in lines:
+        assert MERMAID_LINE.fullmatch(line), line
+    return [line.strip() for line in lines]
+
+
+def test_a_flowchart_has_nodes_links_and_bodies_within() -> None:
+    inner = chart("one two", "one two")
+    what = chart(
+        "ask b rest", "ask b approved", "ask rest", b=item("b", "tasks", inner=inner), ask=item("ask", "choice")
+    )
+    assert mermaid(what, "orders").splitlines() == [
+        "---",
+        'title: "orders"',
+        "---",
+        "flowchart TD",
+        '  n0{"ask<br/>choice"}',
+        '  subgraph n1["b<br/>tasks"]',
+        '    n2["one"]',
+        '    n3["two"]',
+        "    n2 --> n3",
+        "  end",
+        '  n4["rest"]',
+        '  n0 -->|"approved"| n1',
+        "  n0 --> n4",
+    ]
+
+
+def test_states_of_a_run_are_classes_and_marks() -> None:
+    what = chart("a b c d", "a b", "b c", d=item("d", "tasks", inner=chart("e")))
+    lines = statements(
+        mermaid(what, "x", {"a": "success", "b": "success", "c": "failed", "d": "running", "nope": "made up"})
+    )
+    assert "class n0,n1 success" in lines and "class n2 failed" in lines and "class n3 running" in lines
+    assert [line.split()[1] for line in lines if line.startswith("classDef")] == ["running", "success", "failed"]
+    assert f'n2["#{ord(MARKS["failed"])}; c"]' in lines
+    assert "class" not in mermaid(what, "x", {"a": "made up"})
+
+
+def test_a_step_that_leads_to_itself_has_a_link_and_a_body_says_so() -> None:
+    what = chart("a b", "a a more", "b b more", b=item("b", "graph", inner=chart("c")))
+    lines = statements(mermaid(what, "x"))
+    assert 'n0 -->|"more"| n0' in lines and 'subgraph n1["b<br/>graph<br/>again#58; more"]' in lines
+    assert not any(line.startswith("n1 -->") for line in lines)
+
+
+HOSTILE = [
+    '"] --> x; click n0 "javascript:alert(1)"',
+    "end",
+    "a\nend\nsubgraph z",
+    "</span><script>alert('x')</script>",
+    "`**bold** [link](http://example.org)`",
+    "1. first",
+    "- item",
+    "__init__",
+    "#quot; #lt; &lt; &#60;",
+    "fa:fa-bomb",
+    "%% comment",
+    "%%{init: {'securityLevel': 'loose'}}%%",
+    "classDef success fill:#f00",
+    "|\\|{}()[]<>",
+    "\x00\x1b[31m\u202e\u2028",
+    "---",
+    "x" * 5_000,
+]
+
+
+@pytest.mark.parametrize("evil", HOSTILE)
+def test_hostile_names_stay_within_their_labels(evil: str) -> None:
+    inner = Chart((item(evil),), ())
+    items = (item("a"), item(evil, "http", evil, evil), item(evil, "choice"), item(evil, "tasks", inner=inner))
+    links = (ChartLink(0, 1, evil), ChartLink(1, 2), ChartLink(3, 3, evil))
+    lines = statements(mermaid(Chart(items, links, 1), evil, {evil: "failed"}))
+    assert sum(line == "end" for line in lines) == 1 and sum(" -->" in line for line in lines) == 2
+
+
+@given(st.text(min_size=1), st.text())
+def test_any_text_stays_within_its_label(key: str, label: str) -> None:
+    what = Chart((item(key, "choice", key, key), item("b")), (ChartLink(0, 1, label),))
+    lines = statements(mermaid(what, key))
+    assert len(lines) == 3
+
+
+def test_a_flowchart_that_mermaid_refuses_is_known() -> None:
+    few = chart("a b", "a b")
+    many = Chart(few.items, tuple(ChartLink(0, 1) for _ in range(MERMAID_LINKS_MAX + 1)))
+    assert not is_too_large(few, mermaid(few, "x"))
+    assert is_too_large(many, mermaid(many, "x"))
+    assert is_too_large(few, "x" * 50_001)

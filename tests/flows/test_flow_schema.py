@@ -155,3 +155,14 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
             todo.extend(here.values())
         elif isinstance(here, list):
             todo.extend(here)
+
+
+@pytest.mark.parametrize("text", ["30s", "1h 30m", "PT1H30M", "P1D", "P2W", "PT0,5S"])
+def test_durations_of_both_kinds_fit_the_schema_and_compile(text: str) -> None:
+    document = f'flow: x\ntimeout: "{text}"\ntasks: {{a: {{sleep: "{text}"}}}}'
+    assert refusals(document) == []
+    compile_flow(read(document))
+
+
+def test_a_duration_with_years_is_refused_by_the_schema_too() -> None:
+    assert "timeout" in refusals("flow: x\ntimeout: P1Y\ntasks: {a: {sleep: 1}}")

@@ -91,6 +91,16 @@ LEAVES = [
     "3",
     "100000",
     "'1'",
+    "x",
+    "r'\\d+'",
+    "'(a|b)*c'",
+    "'2026-01-01T00:00:00Z'",
+    "timestamp('2026-06-01T12:00:00.5+02:00')",
+    "duration('1h30m')",
+    "'PT5M'",
+    "'Europe/Paris'",
+    "0x1F",
+    "2u",
     "'[1,{\"a\":2}]'",
     "'",
     "x",
@@ -98,7 +108,9 @@ LEAVES = [
 ]
 SHAPES = """%s+%s|%s-%s|%s - %s|%s*%s|%s/%s|%s%%%s|-%s|%s==%s|%s!=%s|%s<%s|%s>%s|%s<=%s|%s ge %s|%s in %s|%s not in %s|%s contains %s
 |%s and %s|%s or %s|%s&&%s|%s||%s|not %s|!%s|exists %s|exists(%s)|%s??%s|%s?%s:%s|(%s)|[%s]|[%s,%s]|{'k':%s}|{a:%s,'b':%s}|%s[%s]|(%s).a
-|(%s)[%s]|(%s)+(%s)|(%s)==(%s)| %s |%s and %s and %s|%s+%s+%s|[%s,%s,%s,%s]""".replace("\n", "").split("|")
+|(%s)[%s]|(%s)+(%s)|(%s)==(%s)| %s |%s and %s and %s|%s+%s+%s|[%s,%s,%s,%s]|(%s).map(x,%s)|(%s).map(x,%s,%s)|(%s).filter(a,%s)|(%s).exists(x,%s)|(%s).exists_one(x,%s)
+|(%s).all(x,%s)|(%s).startsWith(%s)|(%s).contains(%s)|(%s).size()|(%s).matches(%s)|has((%s).a)|(%s).getHours()|(%s).getMonth(%s)
+|timestamp(%s)+duration(%s)|timestamp(%s)-timestamp(%s)|duration(%s)<duration(%s)""".replace("\n", "").split("|")
 NOISE = "ab.$[](){}'\"\\+-*/%!=<>&|?:,  \n\t019eE_nottrueinand#@é\ud800\x00"
 FRAGMENTS = [
     "((((",

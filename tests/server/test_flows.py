@@ -162,6 +162,16 @@ async def test_validating_draws_the_draft_as_it_would_be_drawn_once_deployed(api
     assert draft == await api.get("/workflows/doubles/graph")
 
 
+async def test_a_graph_is_drawn_as_a_mermaid_flowchart(api: Live) -> None:
+    await deploy(api, DOUBLES)
+    answer = await api.http.get("/workflows/doubles/graph", params={"format": "mermaid"})
+    assert answer.headers["content-type"] == "text/vnd.mermaid; charset=utf-8"
+    assert answer.text.startswith('---\ntitle: "doubles"\n---\nflowchart TD\n') and "class" not in answer.text
+    run = await api.ended("doubles", input={"numbers": [1, 2]})
+    shown = await api.http.get(f"/runs/{run['id']}/graph", params={"format": "mermaid"})
+    assert "classDef success" in shown.text
+
+
 # -- which one is current ------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -122,6 +123,7 @@ async def test_times_ahead_and_a_preview_of_what_is_not_there(api: Live) -> None
     assert times == sorted(times)
     same = await api.post("/schedules/preview", {"spec": NIGHTLY["spec"], "n": 3}, 200)
     assert same["times"] == times
+    assert same["words"] == (await api.get("/schedules/nightly"))["words"] != ""
     assert (await api.get("/schedules/nothing/times", 404))["code"] == "not_found"
 
 
@@ -188,6 +190,42 @@ async def test_the_input_of_a_flow_is_checked_before_it_is_scheduled(api: Live) 
     await api.post("/workflows/deploy", {"source": ETL.replace("triggers", "# triggers")})
     body = {"name": "s", "workflow": "rest_etl", "input": {"dya": "x"}, "spec": {"every": "2h"}}
     assert "input.dya is not known" in (await api.post("/schedules", body, 422))["detail"]
+
+
+async def test_public_holidays_are_stored_when_a_schedule_names_them(api: Live) -> None:
+    spec = {"cron": "0 8 * * *", "tz": "Europe/Berlin", "exclude": ["holidays:DE-BY"]}
+    ahead = await api.post("/schedules/preview", {"spec": spec, "n": 100}, 200)
+    assert (await api.get("/calendars"))["items"] == [], "a preview stores nothing"
+    await api.post("/schedules", NIGHTLY | {"spec": spec})
+    (stored,) = (await api.get("/calendars"))["items"]
+    assert stored["name"] == "holidays:DE-BY" and "2026-01-06" in stored["spec"]["dates"]
+    assert (await api.get("/schedules/nightly/times", n=100))["times"] == ahead["times"]
+    all_days = await api.post("/schedules/preview", {"spec": spec | {"exclude": []}, "n": 100}, 200)
+    assert all_days["times"] != ahead["times"], "100 days of Bavaria have a holiday"
+    again = await api.ask("PUT", "/calendars/holidays:DE-BY", 200, json={})
+    assert again["spec"] == stored["spec"]
+    refused = await api.ask("PUT", "/calendars/holidays:DE-BY", 422, json={"dates": ["2026-01-01"]})
+    assert "come from the package holidays" in refused["detail"]
+    assert "perdure calendar set holidays:FR" in (await api.get("/calendars/holidays:FR", 404))["detail"]
+
+
+async def test_public_holidays_that_cannot_be_known_refuse_the_schedule(
+    api: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = NIGHTLY | {"spec": {"every": "1h", "exclude": ["holidays:XX"]}}
+    assert "knows no country XX" in (await api.post("/schedules", unknown, 422))["detail"]
+    monkeypatch.setitem(sys.modules, "holidays", None)
+    known = NIGHTLY | {"spec": {"every": "1h", "exclude": ["holidays:DE"]}}
+    assert "perdure[holidays]" in (await api.post("/schedules", known, 422))["detail"]
+    etl = ETL.replace("name: often", "name: often, exclude: 'holidays:DE'")
+    assert "perdure[holidays]" in (await api.post("/workflows/deploy", {"source": etl}, 422))["detail"]
+    assert (await api.get("/schedules"))["items"] == [] and (await api.get("/calendars"))["items"] == []
+
+
+async def test_public_holidays_of_the_triggers_of_a_flow_are_stored_with_it(api: Live) -> None:
+    await api.post("/workflows/deploy", {"source": ETL.replace("name: often", "name: often, exclude: 'holidays:DE'")})
+    assert [c["name"] for c in (await api.get("/calendars"))["items"]] == ["holidays:DE"]
+    assert [s["name"] for s in (await api.get("/schedules"))["items"]] == ["rest_etl/often"]
 
 
 async def test_calendars_are_set_used_and_kept_while_they_are_used(api: Live) -> None:

@@ -69,14 +69,16 @@ def set_(
 ) -> None:
     """Create or replace a calendar, from a file or from options.
 
-    Schedules that use it recompute their next time.
+    Schedules that use it recompute their next time. `perdure calendar set holidays:DE-BY` needs no days: it reads the public holidays
+    again from the package of the server.
     """
     from perdure.app.http_client import segment
     from perdure.core.errors import InvalidInput
+    from perdure.core.schedules.holidays import is_holidays
 
     days = {"dates": date, "yearly": yearly, "weekdays": weekday}
     given = {k: v for k, v in days.items() if v}
-    if (file is None) == (not given):
+    if (file is None) == (not given) and not (file is None and is_holidays(name)):
         raise InvalidInput("give the days in a file, or with --date, --yearly and --weekday")
     made = server.api.put(f"/calendars/{segment(name)}", _days(file) if file is not None else given)
     server.out.one(made, people=lambda: print(f"saved calendar {name}"), plain=[name])

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -58,6 +58,9 @@ def graph(
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", help="Write an SVG file instead; - is stdout.")
     ] = None,
+    format: Annotated[
+        Literal["text", "mermaid"], typer.Option("--format", help="mermaid: a Mermaid flowchart for Markdown.")
+    ] = "text",
     version: Annotated[str | None, typer.Option(help="Version of the flow. Default: the current one.")] = None,
     ascii_only: Annotated[
         bool, typer.Option("--ascii", help="Draw with ASCII characters, as with NO_UNICODE.")
@@ -67,8 +70,12 @@ def graph(
 
     A file is drawn without a server.
     """
+    from perdure.core.errors import InvalidInput
+
     found, chart, statuses = _graph(server, flow, run, version)
     if svg is not None:
+        if format != "text":
+            raise InvalidInput(f"--svg writes an SVG file; leave out --format {format}")
         _write_svg(server, svg, chart, found["name"], statuses)
         return
     if not chart.items:
@@ -77,6 +84,9 @@ def graph(
             people=lambda: server.out.say(f"{found['name']} is a workflow in Python and has no graph"),
             plain=[],
         )
+        return
+    if format == "mermaid":
+        _print_mermaid(server, chart, found["name"], statuses)
         return
     if server.out.mode in ("json", "yaml"):
         server.out.data(found)
@@ -136,6 +146,18 @@ def _write_svg(server: Remote, path: Path, chart: Chart, name: str, statuses: di
     except OSError as error:
         raise InvalidInput(f"--svg: cannot write {path}: {error.strerror}") from None
     server.out.say(f"wrote {path}")
+
+
+def _print_mermaid(server: Remote, chart: Chart, name: str, statuses: dict[str, str]) -> None:
+    from perdure.flows.drawing.mermaid import MERMAID_CHARS_MAX, MERMAID_LINKS_MAX, is_too_large, mermaid
+
+    text = mermaid(chart, name, statuses)
+    print(text, end="")
+    if is_too_large(chart, text):
+        server.out.say(
+            f"the flowchart has more than {MERMAID_LINKS_MAX} links or {MERMAID_CHARS_MAX:,} characters, "
+            "which Mermaid draws only if maxEdges and maxTextSize of its page are raised"
+        )
 
 
 def chart_text(chart: Chart, width: int, statuses: Mapping[str, str], *, ascii_only: bool) -> Text:

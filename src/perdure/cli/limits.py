@@ -132,7 +132,7 @@ def _pause_path(scope: str, name: str, verb: str) -> str:
 
 def parse_rate(text: str) -> dict[str, Any]:
     """`100/s`, `100/1m`: a number per time."""
-    from perdure.core.durations import to_us
+    from perdure.core.durations import is_iso, to_us
     from perdure.core.errors import InvalidInput
 
     count, slash, per = text.partition("/")
@@ -140,12 +140,14 @@ def parse_rate(text: str) -> dict[str, Any]:
     if not slash or not per.strip():
         raise wrong
     per = per.strip()
+    if not per[0].isdigit() and not is_iso(per):
+        per = f"1{per}"
     try:
         number = float(count)
-        to_us(per if per[0].isdigit() else f"1{per}")
-    except (ValueError, InvalidInput):
-        raise wrong from None
-    return {"count": number, "per": per if per[0].isdigit() else f"1{per}"}
+        to_us(per)
+    except (ValueError, InvalidInput) as e:
+        raise (InvalidInput(f"--rate: {e}") if is_iso(per) else wrong) from None
+    return {"count": number, "per": per}
 
 
 def scope_text(rule: dict[str, Any]) -> str:

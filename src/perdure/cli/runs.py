@@ -151,7 +151,7 @@ def moment_given(text: str | None, option: str) -> str | None:
         return None
     from datetime import UTC, timedelta
 
-    from perdure.core.durations import to_us
+    from perdure.core.durations import is_iso, to_us
     from perdure.core.errors import InvalidInput
 
     try:
@@ -159,7 +159,9 @@ def moment_given(text: str | None, option: str) -> str | None:
     except ValueError:
         try:
             at = datetime.now(UTC) - timedelta(microseconds=to_us(text))
-        except InvalidInput:
+        except InvalidInput as e:
+            if is_iso(text):
+                raise InvalidInput(f"{option}: {e}") from None
             raise InvalidInput(
                 f"{option}: {text!r} is neither an age (2h, 1d12h) nor a date or time (2025-11-15, 2025-11-15T08:00)"
             ) from None

@@ -9,7 +9,8 @@ import typer
 
 from perdure.cli import completion_values
 from perdure.cli.arguments import WorkflowArguments, pairs
-from perdure.cli.remote_options import Limit, Remote, WorkflowFilter, remote
+from perdure.cli.remote_options import Limit, Remote, WorkflowFilter, local, remote
+from perdure.cli.render import Output
 from perdure.cli.user_code import importing
 
 Overlap = Literal["skip", "queue", "cancel", "allow"]
@@ -42,7 +43,7 @@ def list_(
     columns = [
         Column("schedule", lambda s: s["name"], style="bold", whole=True),
         Column("workflow", lambda s: s["workflow"]),
-        Column("when", when),
+        Column("when", when, lambda s: s["words"]),
         Column("state", lambda s: s["state"], style=_style, whole=True),
         Column("next", lambda s: _next_at(s), lambda s: local_time(_next_at(s))),
         Column("fired", lambda s: s["fired"], right=True),
@@ -99,7 +100,11 @@ def _draw(server: Remote, s: dict[str, Any], times: list[str]) -> None:
 
     from perdure.cli.render import ago, local_time, pretty
 
-    rows = [("workflow", f"{s['workflow']}{' ' + s['version'] if s['version'] else ''}"), ("when", when(s))]
+    rows = [
+        ("workflow", f"{s['workflow']}{' ' + s['version'] if s['version'] else ''}"),
+        ("when", when(s)),
+        ("", s["words"]),
+    ]
     rest = {k: v for k, v in s["spec"].items() if k not in ("cron", "every", "at", "tz")}
     rows += [(key, ", ".join(v) if isinstance(v, list) else str(v)) for key, v in rest.items()]
     rows += [("input", pretty(s["input"])), ("from", s["origin"])]
@@ -143,6 +148,23 @@ def next_(
         times = server.api.post("/schedules/preview", {"spec": spec, "n": limit})["times"]
         zone = tz or "UTC"
     _print_times(server, times, zone)
+
+
+@schedule.command()
+@local
+def explain(
+    out: Output,
+    cron: Annotated[
+        list[str], typer.Argument(metavar="EXPR", help='Cron expression, such as "0 8 * * 1-5".', show_default=False)
+    ],
+) -> None:
+    """Explain cron expressions in words, without a server."""
+    from perdure.cli.render import Column
+    from perdure.core.schedules import cron_words
+
+    found = [{"cron": text, "words": cron_words(text)} for text in cron]
+    columns = [Column("cron", lambda c: c["cron"], style="bold", whole=True), Column("words", lambda c: c["words"])]
+    out.rows(found, columns, empty="")
 
 
 def _print_times(server: Remote, times: list[str], zone: str) -> None:
@@ -262,7 +284,7 @@ def create(
     """
     body = {"workflow": workflow, "spec": options.spec(), **arguments.body(), **runs.body()}
     made = server.api.put(_path(name), body) if replace else server.api.post("/schedules", body | {"name": name})
-    _announce(server, made, f"schedule {name} starts {workflow}: {when(made)}")
+    _announce(server, made, f"schedule {name} starts {workflow}: {made['words']}")
     server.out.next(f"perdure schedule show {name}", f"perdure schedule trigger {name}")
 
 

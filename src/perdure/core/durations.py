@@ -1,4 +1,7 @@
-"""Durations as text: "30s", "1h30m", "1.5d", timedelta. Inside, whole microseconds."""
+"""Durations as text: "30s", "1h30m", "1.5d", or ISO 8601, "PT1H30M"; or a timedelta. Inside, whole microseconds.
+
+A duration is exact. ISO 8601 also has years and months, whose length depends on where they begin; they are refused.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,15 @@ _UNITS_US: Final = {
 SHOWN_UNITS: Final = tuple((unit, _UNITS_US[unit]) for unit in ("d", "h", "m", "s", "ms", "us"))
 """Units that durations are written in, the largest first, in microseconds."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_ISO_NUMBER = r"([0-9]+(?:[.,][0-9]+)?)"
+_ISO = re.compile(
+    rf"P(?:{_ISO_NUMBER}Y)?(?:{_ISO_NUMBER}M)?(?:{_ISO_NUMBER}W)?(?:{_ISO_NUMBER}D)?"
+    rf"(?:T(?=[0-9])(?:{_ISO_NUMBER}H)?(?:{_ISO_NUMBER}M)?(?:{_ISO_NUMBER}S)?)?"
+)
+_ISO_UNITS: Final = ("w", "d", "h", "m", "s")
+"""Of the groups of _ISO that follow years and months."""
+ISO_PATTERN: Final = r"P[0-9.,WDTHMS]+"
+"""A JSON Schema's pattern of durations in ISO 8601. It is coarse: the reader says what is wrong with the rest."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FOREVER_US: Final = (1 << 63) - 1
 """A moment that never comes."""
@@ -42,14 +54,41 @@ def to_us(value: Duration | float) -> int:
     return us
 
 
+def is_iso(text: str) -> bool:
+    """Whether a text is meant as a duration in ISO 8601. It may still be wrong."""
+    return text[:1] == "P" and (text[1:2].isdecimal() or text[1:2] == "T")
+
+
 def _parse(text: str) -> int:
+    if is_iso(text):
+        return _parse_iso(text)
     compact = text.replace(" ", "")
     parts = list(_PART.finditer(compact))
     if not parts or "".join(m.group(0) for m in parts) != compact:
         raise InvalidInput(
-            f'{text!r} is not a duration: write a number and a unit, such as "500ms", "30s", "1h30m" or "2d"'
+            f'{text!r} is not a duration: write a number and a unit, such as "500ms", "30s", "1h30m" or "2d", or ISO 8601 '
+            'such as "PT1H30M"'
         )
     return sum(round(float(m.group(1)) * _UNITS_US[m.group(2)]) for m in parts)
+
+
+def _parse_iso(text: str) -> int:
+    found = _ISO.fullmatch(text)
+    if found is None:
+        raise InvalidInput(
+            f"{text!r} is not a duration of ISO 8601: write P, weeks and days, then T, hours, minutes and seconds, "
+            'such as "P2W", "P1DT12H" or "PT1H30M"'
+        )
+    years, months, *numbers = found.groups()
+    if years is not None or months is not None:
+        raise InvalidInput(
+            f"{text!r} has {'years' if years is not None else 'months'}, which differ in length: a duration is exact. "
+            'Write days or weeks, such as "P365D" or "P4W"; minutes stand after a T, as in "PT5M"'
+        )
+    given = [(number, unit) for number, unit in zip(numbers, _ISO_UNITS, strict=True) if number is not None]
+    if any(not number.isdecimal() for number, _ in given[:-1]):
+        raise InvalidInput(f"{text!r} is not a duration of ISO 8601: only its last number may have a fraction")
+    return sum(round(float(number.replace(",", ".")) * _UNITS_US[unit]) for number, unit in given)
 
 
 def us_of(moment: datetime) -> int:

@@ -203,6 +203,10 @@ EXPR_CHARS_MAX: Final = 4_000
 """Characters of one expression, as written and in canonical form."""
 EXPR_DEPTH_MAX: Final = 50
 """Brackets within brackets, and levels of the tree."""
+EXPR_PATTERN_CHARS_MAX: Final = 500
+"""Characters of a regular expression of `matches`."""
+EXPR_MATCH_CHARS_MAX: Final = 100_000
+"""Characters of a text that `matches` looks at."""
 EXPR_STEPS_MAX: Final = 100_000
 """Steps that the expressions of one step of a flow may take together: entering a node, one item of a spread, the end of a node. An element
 that a function touches is one step or several, by what it costs; 64 characters of a text are one. It takes about 15 ms."""
@@ -319,6 +323,10 @@ CALENDAR_DAYS_MAX: Final = 5_000
 """Entries of one calendar: dates, yearly days and ranges together."""
 CALENDAR_DEPTH_MAX: Final = 3
 """Levels of `not` within `not` in a calendar."""
+HOLIDAYS_YEAR_FIRST: Final = 2000
+"""The first year of a calendar of public holidays."""
+HOLIDAYS_YEAR_LAST: Final = 2099
+"""The last year of a calendar of public holidays. Some countries are known for fewer years; later days are no holidays."""
 SCHEDULES_MAX: Final = 10_000
 """Schedules of one namespace."""
 CALENDARS_MAX: Final = 1_000

@@ -16,6 +16,8 @@ from perdure.core.limits import (
     CALENDAR_DAYS_MAX,
     CRON_CHARS_MAX,
     CRON_SEARCH_YEARS,
+    HOLIDAYS_YEAR_FIRST,
+    HOLIDAYS_YEAR_LAST,
     MISSED_COUNTED_MAX,
     SCHEDULE_CALENDARS_MAX,
     SCHEDULE_CRONS_MAX,
@@ -191,9 +193,10 @@ def test_writing_and_reading_gives_the_same_spec(value: dict[str, Any]) -> None:
 
 def test_the_examples_and_numbers_of_the_reference_hold() -> None:
     page = DOCS / "reference" / "schedules.md"
-    schedule, calendar = (yaml.safe_load(b.text) for b in blocks_of(page) if b.language == "yaml")
+    schedule, calendar, bavarian = (yaml.safe_load(b.text) for b in blocks_of(page) if b.language == "yaml")
     assert parse_spec(schedule).exclude == ("holidays",)
     assert parse_calendar(calendar).without is not None
+    assert parse_spec(bavarian).exclude == ("company-days", "holidays:DE-BY")
     text = page.read_text()
     for key in spec_module.SPEC_KEYS:
         assert f"| `{key}` |" in text
@@ -203,6 +206,7 @@ def test_the_examples_and_numbers_of_the_reference_hold() -> None:
         f"{CRON_SEARCH_YEARS} years",
         f"{ON_TIME_US // 1_000_000} seconds",
         f"{CALENDAR_DAYS_MAX:,} dates",
+        f"{HOLIDAYS_YEAR_FIRST} to {HOLIDAYS_YEAR_LAST}",
         f"most {MISSED_COUNTED_MAX:,}",
         str(SCHEDULE_YEAR_MAX),
         f"{len(ZONES)} zones",

@@ -166,4 +166,11 @@ MUTANTS = [
         "",
         "flows/test_corpus.py",
     ),
+    Mutant(
+        "mermaid-raw-labels",
+        "flows/drawing/mermaid.py",
+        'f"#{ord(c)};"',
+        "c",
+        "flows/test_drawing.py",
+    ),
 ]

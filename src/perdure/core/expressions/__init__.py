@@ -7,6 +7,7 @@
 Laws:
 - parse and evaluate raise ExprError and nothing else, in bounded time and memory (the limits are in nodes.py).
 - An expression only reads: keys of objects and elements of lists. A path that leads nowhere is null.
+- Its value is a JSON value: timestamps and durations, which exist within it, leave it as text.
 - The same expression over the same scope has the same value, on every machine and forever.
 - parse(to_text(e)) == e. Equality is that of the canonical text.
 - A value may share parts with the scope or with the expression. Do not change it.
@@ -22,8 +23,9 @@ from perdure.core.errors import ExprError
 from perdure.core.expressions.evaluate import Path, Run, Scope, compiled
 from perdure.core.expressions.functions import FUNCTIONS
 from perdure.core.expressions.json_form import path_tree, tree_of
+from perdure.core.expressions.lex import KEYWORDS
 from perdure.core.expressions.nodes import EXPR_BUILT_MAX, INTEGER_MAX, ExprNode, Meter
-from perdure.core.expressions.parse import KEYWORDS, parse_whole, parse_within
+from perdure.core.expressions.parse import parse_whole, parse_within
 from perdure.core.expressions.text import text as canonical
 from perdure.core.expressions.types import Schema, problems_of, schema_of
 from perdure.core.limits import EXPR_BYTES_MAX, EXPR_CHARS_MAX, EXPR_DEPTH_MAX, EXPR_STEPS_MAX
@@ -68,7 +70,7 @@ class Expr:
     paths: tuple[Path, ...]
     """What it reads, root first, each as far as it is fixed: `a.b[i].c` reads a.b and i."""
     reads: int
-    """How many times it reads something: no value is larger than this many of what it read, plus what it built."""
+    """How many times it reads something at most: no value is larger than this many of what it read, plus what it built."""
     run: Run = field(repr=False)
 
     def evaluate(self, scope: Scope, meter: Meter | None = None) -> Any:
@@ -134,6 +136,7 @@ def _expr(tree: ExprNode, text: str, start: int, stop: int) -> Expr:
         raise ExprError(f"the expression in full has more than {EXPR_CHARS_MAX} characters", start, text)
     inner = text[start:stop]
     own = inner.strip()
-    run, reads = compiled(tree, own, start + inner.index(own))
+    run, reads, repeats = compiled(tree, own, start + inner.index(own))
     paths = tuple(dict.fromkeys(reads))
-    return Expr(own, tree, frozenset(str(path[0]) for path in paths), paths, len(reads), run)
+    times = len(reads) if not repeats else EXPR_STEPS_MAX
+    return Expr(own, tree, frozenset(str(path[0]) for path in paths), paths, times, run)

@@ -6,14 +6,27 @@ An error is a `Fault`. Work is paid for before it is done: elements and characte
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
+from perdure.core.expressions.conversions import (
+    INTEGER,
+    accessor,
+    as_it_is,
+    to_bool,
+    to_duration,
+    to_float,
+    to_int,
+    to_timestamp,
+    to_uint,
+    type_name,
+)
 from perdure.core.expressions.nodes import DATA_DEPTH_MAX, INTEGER_MAX, Fault, Meter, a_kind, kind, number
 from perdure.core.expressions.operators import encoded, plus, text_of
+from perdure.core.expressions.patterns import matches
+from perdure.core.expressions.values import TIMES
 from perdure.core.payloads import NeedPayload, Placed, inside
 
 # Steps per element of what takes longer than to pass by it: measured, so that EXPR_STEPS_MAX takes about as long with each of them.
@@ -21,8 +34,6 @@ _KEYED: Final = 6
 _WRITTEN: Final = 3
 _PARSED: Final = 2
 _NUMBERS: Final = frozenset({int, float})
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_FLOAT: Final = re.compile(r"[+-]?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,4})?")
 _ROUND_DIGITS_MAX: Final = 15
 
 
@@ -83,11 +94,13 @@ def _replace(meter: Meter, text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-def _starts_with(_: Meter, text: str, start: str) -> bool:
+def _starts_with(meter: Meter, text: str, start: str) -> bool:
+    meter.scan(start)
     return text.startswith(start)
 
 
-def _ends_with(_: Meter, text: str, end: str) -> bool:
+def _ends_with(meter: Meter, text: str, end: str) -> bool:
+    meter.scan(end)
     return text.endswith(end)
 
 
@@ -133,31 +146,6 @@ def _round(_: Meter, value: float, digits: int = 0) -> float:
     return number(round(value, digits) if digits else round(value))
 
 
-def _int(_: Meter, value: Any) -> int:
-    """Towards zero."""
-    if isinstance(value, str):
-        if not _INTEGER.fullmatch(value.strip()):
-            raise Fault("the string is not an integer")
-        return int(number(int(value)))
-    return int(number(int(number(value))))
-
-
-def _float(_: Meter, value: Any) -> float:
-    if isinstance(value, str):
-        if not _FLOAT.fullmatch(value.strip()):
-            raise Fault("the string is not a number")
-        return number(float(value))
-    return float(number(value))
-
-
-def _bool(_: Meter, value: Any) -> bool:
-    return bool(value)
-
-
-def _type(_: Meter, value: Any) -> str:
-    return kind(value)
-
-
 def _size(_: Meter, value: Any) -> int:
     return 0 if value is None else len(value)
 
@@ -194,7 +182,10 @@ def _ordered(meter: Meter, items: list[Any], what: str) -> list[Any]:
     """The items, once it is sure that they have an order."""
     meter.spend(len(items))
     kinds = set(map(type, items))
-    if kinds <= _NUMBERS or kinds == {str}:
+    if kinds == {str}:
+        meter.spend(sum(map(len, items)) >> 6)
+        return items
+    if kinds <= _NUMBERS or (len(kinds) == 1 and kinds <= TIMES):
         return items
     names = " and ".join(sorted({kind(item) for item in items}))
     raise Fault(f"{what} takes numbers only or strings only, not {names}")
@@ -301,7 +292,7 @@ def _get(meter: Meter, value: Any, path: str | int, default: Any = None) -> Any:
         meter.spend(path.count(".") + 1)
         found = value
         for step in path.split("."):
-            found = step_into(found, int(step) if isinstance(found, list) and _INTEGER.fullmatch(step) else step)
+            found = step_into(found, int(step) if isinstance(found, list) and INTEGER.fullmatch(step) else step)
     return default if found is None else found
 
 
@@ -316,7 +307,7 @@ def step_into(value: Any, step: Any) -> Any:
     return step_into(value.inside(), step) if type(value) is Placed else None
 
 
-_ANY: Final = frozenset({"null", "boolean", "number", "string", "list", "object"})
+_ANY: Final = frozenset({"null", "boolean", "number", "string", "list", "object", "timestamp", "duration"})
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -364,6 +355,9 @@ def _elsewhere(*_: Any) -> Any:
 
 _NULLABLE: Final = "null|string|list|object"
 
+DATE_PARTS: Final = ("getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear")
+TIME_PARTS: Final = ("getHours", "getMinutes", "getSeconds", "getMilliseconds")
+
 FUNCTIONS: Final[dict[str, Function]] = {
     "size": _function(_size, _NULLABLE, "number"),
     "keys": _function(_keys, "object", "list"),
@@ -371,14 +365,16 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "first": _function(_first, "null|list|string", None),
     "last": _function(_last, "null|list|string", None),
     "sum": _function(_sum, "list", "number"),
-    "min": _function(_extreme(min), "list|number|string", None, more=True),
-    "max": _function(_extreme(max), "list|number|string", None, more=True),
+    "min": _function(_extreme(min), "list|number|string|timestamp|duration", None, more=True),
+    "max": _function(_extreme(max), "list|number|string|timestamp|duration", None, more=True),
     "abs": _function(_abs, "number", "number"),
     "round": _function(_round, "number number", "number", 1),
-    "int": _function(_int, "number|string|boolean", "number"),
-    "float": _function(_float, "number|string|boolean", "number"),
+    "int": _function(to_int, "number|string|boolean|timestamp", "number"),
+    "uint": _function(to_uint, "number|string|boolean", "number"),
+    "double": _function(to_float, "number|string|boolean", "number"),
+    "float": _function(to_float, "number|string|boolean", "number"),
     "string": _function(_string, "any", "string"),
-    "bool": _function(_bool, "any", "boolean"),
+    "bool": _function(to_bool, "any", "boolean"),
     "lower": _function(_lower, "string", "string"),
     "upper": _function(_upper, "string", "string"),
     "trim": _function(_trim, "string", "string"),
@@ -399,10 +395,23 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "get": _function(_get, "any string|number any", None, 2),
     "json": _function(_json, "any", "string"),
     "parse_json": _function(_parse_json, "string", None),
-    "type": _function(_type, "any", "string"),
+    "type": _function(type_name, "any", "string"),
     "now": _function(_elsewhere, "", "number"),
     "sha256": _function(_sha256, "string", "string"),
+    "matches": _function(matches, "string string", "boolean"),
+    "has": _function(_elsewhere, "any", "boolean"),
+    "dyn": _function(as_it_is, "any", None),
+    "timestamp": _function(to_timestamp, "string|number|timestamp", "timestamp"),
+    "duration": _function(to_duration, "string|number|duration", "duration"),
+    **{name: _function(accessor(name), "timestamp string", "number", 1) for name in DATE_PARTS},
+    **{name: _function(accessor(name), "timestamp|duration string", "number", 1) for name in TIME_PARTS},
 }
+METHODS: Final = {
+    "startsWith": "starts_with",
+    "endsWith": "ends_with",
+    **{name: name for name in ("matches", "size", *DATE_PARTS, *TIME_PARTS)},
+}
+"""Functions by the names that they have behind a value and a dot: `input.day.startsWith("2026")`. `contains` is an operator."""
 INTEGER_ARGUMENTS: Final = {"round": {1}, "range": {0, 1}, "slice": {1, 2}, "get": {1}}
 """Where a number has to be a whole one."""
 
@@ -413,6 +422,7 @@ _SHALLOW: Final = frozenset(
         "bool",
         "coalesce",
         "default",
+        "dyn",
         "first",
         "get",
         "keys",

@@ -3,8 +3,9 @@
 Laws:
 - Nodes never change. `at` is where the node's own mark (an operator, a name, a bracket) stands in the text it was parsed from.
 - `height` is 1 for a leaf and never above EXPR_DEPTH_MAX, so code that walks a tree may recurse.
-- The language has no loops and no functions of its own, so one evaluation visits a node at most once. Visits are therefore bounded
-  by EXPR_CHARS_MAX; what has to be counted is elements, and a `Meter` counts those.
+- The only loops are macros over the elements of a list or the keys of an object. Outside of them one evaluation visits a node at most once,
+  so visits are bounded by EXPR_CHARS_MAX; what has to be counted is elements, and a `Meter` counts those. A macro pays for every
+  turn what its body has in nodes (`Macro.cost`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.errors import EXPR_SHOWN_CHARS_MAX
+from perdure.core.expressions.values import Fault as Fault
+from perdure.core.expressions.values import Instant, TimeSpan
 from perdure.core.limits import EXPR_BYTES_MAX, EXPR_DEPTH_MAX, EXPR_STEPS_MAX
 from perdure.core.payloads import inside
 
@@ -26,10 +29,6 @@ INTEGER_MAX: Final = 2**63 - 1
 """Largest magnitude of an integer that is written or computed."""
 DATA_DEPTH_MAX: Final = 100
 """Levels of a value that is parsed from JSON, or compared by `unique`."""
-
-
-class Fault(Exception):
-    """Why an operation has no value. The evaluator adds the position and raises an ExprError; it never leaves this package."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -71,6 +70,9 @@ class Meter:
             raise Fault(f"this builds more than {EXPR_BUILT_MAX} characters of text; do it in a task")
 
 
+_CALLED: Final = 6
+"""Steps of one call of a function in a macro; any other node takes one. Measured, so that EXPR_STEPS_MAX takes about as long in a macro as
+with functions."""
 _KINDS: Final = {
     type(None): "null",
     bool: "boolean",
@@ -79,6 +81,8 @@ _KINDS: Final = {
     str: "string",
     list: "list",
     dict: "object",
+    Instant: "timestamp",
+    TimeSpan: "duration",
 }
 
 
@@ -176,6 +180,21 @@ class CallNode(ExprNode, frozen=True):
     args: tuple[ExprNode, ...]
 
 
+class Macro(ExprNode, frozen=True):
+    """`base.map(name, body)`: the body for each element of a list, or each key of an object, under a name of its own."""
+
+    op: str
+    """map, filter, exists, exists_one, all"""
+    base: ExprNode
+    name: str
+    body: ExprNode
+    """A condition; of `map` the value."""
+    cost: int
+    """Steps of one turn."""
+    only: ExprNode | None = None
+    """Of `map`: which elements."""
+
+
 def children(node: ExprNode) -> tuple[ExprNode, ...]:
     match node:
         case ListOf(items=nodes) | Logic(operands=nodes) | Coalesce(operands=nodes) | CallNode(args=nodes):
@@ -192,8 +211,20 @@ def children(node: ExprNode) -> tuple[ExprNode, ...]:
             return (first, *(operand for _, operand in rest))
         case Cond(test=test, then=then, other=other):
             return (test, then, other)
+        case Macro(base=base, body=body, only=only):
+            return (base, body) if only is None else (base, only, body)
         case _:
             return ()
+
+
+def turn_cost(*parts: ExprNode | None) -> int:
+    """Steps of one turn of a macro with these parts. Macros within them pay for their own turns."""
+    return sum(_visited(part) for part in parts if part is not None)
+
+
+def _visited(node: ExprNode) -> int:
+    below = (node.base,) if isinstance(node, Macro) else children(node)
+    return (_CALLED if isinstance(node, CallNode) else 1) + sum(map(_visited, below))
 
 
 def over(*below: ExprNode) -> int:

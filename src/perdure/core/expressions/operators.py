@@ -11,14 +11,19 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.expressions.nodes import Fault, Meter, a_kind, number
+from perdure.core.expressions.times import added, subtracted, time_text, written
+from perdure.core.expressions.values import TIMES, Instant, TimeSpan
 from perdure.core.limits import EXPR_BYTES_MAX
 
 # Steps per element of what takes longer than to pass by it: measured, so that EXPR_STEPS_MAX takes about as long with each of them.
 _COMPARED: Final = 4
 _LONG_TEXT: Final = 4_096
 """Characters of a text above which comparing it is paid for."""
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_SCALARS: Final = frozenset({str, int, float, bool, type(None), Instant, TimeSpan})
 _NUMBERS: Final = frozenset({int, float})
+_TIME_CHARS: Final = 32
+"""Of a timestamp or a duration as JSON."""
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=written)
 
 
 def equal(left: Any, right: Any, meter: Meter) -> bool:
@@ -43,9 +48,11 @@ def _deep_equal(left: Any, right: Any, meter: Meter) -> bool:
             meter.spend(len(one) * _COMPARED)
             todo.extend(zip(one, two, strict=True))
         elif isinstance(one, dict) and isinstance(two, dict):
-            if one.keys() != two.keys():
+            if len(one) != len(two):
                 return False
             meter.spend(len(one) * _COMPARED)
+            if one.keys() != two.keys():
+                return False
             todo.extend((value, two[key]) for key, value in one.items())
         elif (type(one) in _SCALARS or type(two) in _SCALARS) and equal(one, two, meter):
             continue
@@ -55,10 +62,14 @@ def _deep_equal(left: Any, right: Any, meter: Meter) -> bool:
 
 
 def check_order(left: Any, right: Any, meter: Meter) -> None:
-    """Numbers have one, and strings."""
+    """Numbers have one, strings, timestamps and durations."""
     if isinstance(left, str) and len(left) > _LONG_TEXT:
         meter.scan(left)
-    if not ((type(left) in _NUMBERS and type(right) in _NUMBERS) or (isinstance(left, str) and isinstance(right, str))):
+    if not (
+        (type(left) in _NUMBERS and type(right) in _NUMBERS)
+        or (isinstance(left, str) and isinstance(right, str))
+        or (type(left) in TIMES and type(left) is type(right))
+    ):
         raise Fault(
             f"{a_kind(left)} and {a_kind(right)} have no order; compare numbers with numbers and strings with strings"
         )
@@ -68,7 +79,7 @@ def member(needle: Any, holder: Any, meter: Meter) -> bool:
     """`needle in holder`: an element of a list, a key of an object, a part of a string. Nothing is in null."""
     if isinstance(holder, list):
         if isinstance(needle, str):
-            meter.spend(len(holder))
+            meter.spend(len(holder) * (1 if len(needle) <= _LONG_TEXT else len(needle) >> 6))
             return needle in holder
         meter.spend(len(holder) * 2)
         return any(equal(needle, item, meter) for item in holder)
@@ -95,6 +106,8 @@ def add(left: Any, right: Any, meter: Meter) -> Any:
     if isinstance(left, list) and isinstance(right, list):
         meter.spend(len(left) + len(right))
         return left + right
+    if type(left) in TIMES and (total := added(left, right)) is not None:
+        return total
     raise Fault(
         f"{a_kind(left)} and {a_kind(right)} cannot be added; + takes two numbers, two strings or two lists"
         + ("; use string() on the other" if isinstance(left, str) or isinstance(right, str) else "")
@@ -150,9 +163,18 @@ def _of_numbers(sign: str, operate: Callable[[float, float], float]) -> Callable
     return run
 
 
+_numbers_minus: Final = _of_numbers("-", _minus)
+
+
+def _subtract(left: Any, right: Any, meter: Meter) -> Any:
+    if type(left) in TIMES and (rest := subtracted(left, right)) is not None:
+        return rest
+    return _numbers_minus(left, right, meter)
+
+
 ARITHMETIC: Final[dict[str, Callable[[Any, Any, Meter], Any]]] = {
     "+": add,
-    "-": _of_numbers("-", _minus),
+    "-": _subtract,
     "*": _of_numbers("*", _times),
     "/": _of_numbers("/", _over),
     "%": _of_numbers("%", _modulo),
@@ -171,6 +193,8 @@ def text_of(value: Any, meter: Meter) -> str:
         return value
     if value is None:
         return ""
+    if type(value) in TIMES:
+        return time_text(value)
     return encoded(value, meter)
 
 
@@ -178,7 +202,7 @@ def encoded(value: Any, meter: Meter) -> str:
     """Compact JSON."""
     meter.build(weigh(value, meter, EXPR_BYTES_MAX))
     try:
-        return msgspec.json.encode(value).decode()
+        return _ENCODER.encode(value).decode()
     except (TypeError, ValueError, OverflowError) as exc:
         raise Fault(f"the value has no JSON form: {exc}") from None
     except RecursionError:
@@ -207,5 +231,5 @@ def weigh(value: Any, meter: Meter | None, most: int) -> int:
             todo.extend(here)
             todo.extend(here.values())
         else:
-            total += 4
+            total += _TIME_CHARS if type(here) in TIMES else 4
     return total

@@ -1,10 +1,10 @@
 """Text to tree.
 
-The lexer is one regular expression without anything to backtrack into; the parser climbs precedences. From loose to tight:
+The parser climbs precedences. From loose to tight:
 
     c ? a : b        or ||        and &&        not !
     eq == ne != gt > lt < ge >= le <= in, not in, contains        (these do not chain)
-    ??        + -        * / %        - (sign)        exists        a.b  a[0]  f(x)
+    ??        + -        * / %        - (sign)        exists        a.b  a[0]  f(x)  a.method(x)  a.map(x, body)
 
 A hyphen within a root is part of it where no space stands before it, because tasks may be called `fetch-data`; write `index - 1`, with
 spaces, for a difference. Fields take no hyphens: `input["user-id"]`.
@@ -13,12 +13,21 @@ spaces, for a difference. Fields take no hyphens: `input["user-id"]`.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from perdure.core.errors import ExprError
-from perdure.core.expressions.functions import FUNCTIONS
+from perdure.core.expressions.functions import FUNCTIONS, METHODS, Function
+from perdure.core.expressions.lex import (
+    CONSTANTS,
+    Token,
+    blank,
+    check_length,
+    integer_of,
+    number_of,
+    string_of,
+    tokens,
+)
 from perdure.core.expressions.nodes import (
-    INTEGER_MAX,
     Arith,
     CallNode,
     Coalesce,
@@ -30,48 +39,26 @@ from perdure.core.expressions.nodes import (
     ListOf,
     Literal,
     Logic,
+    Macro,
     ObjectOf,
     Root,
     Unary,
     closest,
     negated,
-    number,
     over,
+    turn_cost,
 )
-from perdure.core.limits import EXPR_CHARS_MAX, EXPR_DEPTH_MAX
+from perdure.core.expressions.patterns import check_pattern
+from perdure.core.limits import EXPR_DEPTH_MAX
 
-OPERATOR_WORDS: Final = frozenset(["and", "or", "not", "in", "exists", "contains", "eq", "ne", "gt", "lt", "ge", "le"])
-KEYWORDS: Final = OPERATOR_WORDS | {"true", "false", "null"}
-"""Words that are no roots, unless a `$` stands before them."""
-
-_SYMBOLS: Final = {
-    "||": "or",
-    "&&": "and",
-    "!": "not",
-    "==": "eq",
-    "!=": "ne",
-    ">": "gt",
-    "<": "lt",
-    ">=": "ge",
-    "<=": "le",
+MACROS: Final = {
+    "map": "map",
+    "filter": "filter",
+    "exists": "exists",
+    "exists_one": "exists_one",
+    "existsOne": "exists_one",
+    "all": "all",
 }
-_CONSTANTS: Final = {"true": True, "false": False, "null": None}
-
-_TOKEN: Final = re.compile(
-    r"""[ \t\r\n]*(?:
-      (?P<field>\.(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+))
-    | (?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
-    | (?P<name>\$?[A-Za-z_][A-Za-z0-9_]*(?:-+[A-Za-z0-9_]+)*)
-    | (?P<string>"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*')
-    | (?P<symbol>\?\?|\|\||&&|[=!<>]=|[-+*/%!<>?:,()\[\]{}])
-    )""",
-    re.VERBOSE | re.DOTALL,
-)
-_BLANK: Final = re.compile(r"[ \t\r\n]*")
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", "'": "'", '"': '"'}
-_DIGITS_MAX: Final = 40
-"""Characters of a number: more than any that fits, and few enough to convert in no time."""
 
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _COALESCE, _ADD, _MULTIPLY, _SIGN = range(9)
 _RANKS: Final = {
@@ -87,89 +74,29 @@ _ENTRIES_MAX: Final = 2 * EXPR_DEPTH_MAX
 """Calls of `_Parser.expression` within each other. A level of a tree takes two at most: one for the operand, one for its brackets."""
 
 
-class Token(NamedTuple):
-    kind: str
-    """op, name, string, number, field, symbol, end"""
-    text: str
-    at: int
-
-
 def parse_whole(text: str) -> tuple[ExprNode, int, int]:
     """The tree of a text that is one expression, and where the expression begins and ends in it."""
-    _check_length(text, len(text))
-    start = _blank(text, 0)
+    check_length(text, len(text))
+    start = blank(text, 0)
     if text.startswith("${", start):
         node, stop = parse_within(text, start + 2)
-        if _blank(text, stop) != len(text):
+        if blank(text, stop) != len(text):
             raise ExprError(
                 "there is text after the closing `}`; an expression is one `${ }` and nothing else", stop, text
             )
         return node, start + 2, stop - 1
-    tokens, stop = _tokens(text, start)
+    found, stop = tokens(text, start)
     if stop < len(text):
         raise ExprError("this `}` closes nothing", stop, text)
-    return _Parser(text, tokens).whole(), start, stop
+    return _Parser(text, found).whole(), start, stop
 
 
 def parse_within(text: str, start: int) -> tuple[ExprNode, int]:
     """The tree of the expression that begins at `start`, just after a `${`, and where the text goes on after its `}`."""
-    tokens, stop = _tokens(text, start)
+    found, stop = tokens(text, start)
     if stop >= len(text):
         raise ExprError("this `${` is never closed; for a literal `${` write `$${`", start - 2, text)
-    return _Parser(text, tokens).whole(), stop + 1
-
-
-def _check_length(text: str, length: int) -> None:
-    if length > EXPR_CHARS_MAX:
-        raise ExprError(f"the expression has {length} characters; {EXPR_CHARS_MAX} is the most", EXPR_CHARS_MAX, text)
-
-
-def _blank(text: str, start: int) -> int:
-    match = _BLANK.match(text, start)
-    return match.end() if match else start
-
-
-def _tokens(text: str, start: int) -> tuple[list[Token], int]:
-    """Tokens up to the end of the text or to a `}` that none of them opened."""
-    out: list[Token] = []
-    at, braces, match_at = start, 0, _TOKEN.match
-    while match := match_at(text, at):
-        kind = match.lastgroup
-        assert kind is not None
-        word, begin = match[kind], match.start(kind)
-        if kind == "symbol":
-            if word == "{":
-                braces += 1
-            elif word == "}":
-                braces -= 1
-                if braces < 0:
-                    break
-            if word in _SYMBOLS:
-                kind, word = "op", _SYMBOLS[word]
-        elif kind == "name" and word in OPERATOR_WORDS:
-            kind = "op"
-        out.append(Token(kind, word, begin))
-        at = match.end()
-        _check_length(text, at - start)
-    end = _blank(text, at)
-    if match is None and end < len(text):
-        raise _unreadable(text, end)
-    out.append(Token("end", "", end))
-    return out, end
-
-
-def _unreadable(text: str, at: int) -> ExprError:
-    char = text[at]
-    if char in "\"'":
-        return ExprError(f"the string that begins with this {char} is never closed", at, text)
-    hint = {
-        "=": "; to compare, write ==",
-        "&": "; write `and` or &&",
-        "|": "; write `or` or ||",
-        "$": "; a root follows it at once, as in $params",
-        ".": '; a field of letters, digits and _ follows it at once, as in input.day, others as in input["day-1"]',
-    }.get(char, '; other names than letters, digits and _ are written as in input["…"]' if char.isalpha() else "")
-    return ExprError(f"{char!r} means nothing here{hint}", at, text)
+    return _Parser(text, found).whole(), stop + 1
 
 
 class _Parser:
@@ -283,10 +210,10 @@ class _Parser:
         match token.kind:
             case "name":
                 return self._named(token)
-            case "string":
-                return Literal(value=self._unquoted(token), at=token.at)
+            case "string" | "raw":
+                return Literal(value=string_of(self._text, token), at=token.at)
             case "number":
-                return Literal(value=self._number(token), at=token.at)
+                return Literal(value=number_of(self._text, token), at=token.at)
             case "symbol" if token.text in "([{":
                 return self._bracketed(token)
             case _:
@@ -294,8 +221,8 @@ class _Parser:
 
     def _named(self, token: Token) -> ExprNode:
         name = token.text
-        if name in _CONSTANTS:
-            return Literal(value=_CONSTANTS[name], at=token.at)
+        if name in CONSTANTS:
+            return Literal(value=CONSTANTS[name], at=token.at)
         if self._tokens[self._next][:2] == ("symbol", "("):
             return self._call(token)
         return Root(name=name.removeprefix("$"), at=token.at)
@@ -321,9 +248,12 @@ class _Parser:
         while True:
             token = self._tokens[self._next]
             if token.kind == "field":
-                field = token.text[1:]
-                steps.append(self._integer(field, token) if field.isdigit() else field)
                 self._next += 1
+                if self._tokens[self._next][:2] == ("symbol", "("):
+                    base, steps, at = self._method(_path(base, steps, at), token), [], 0
+                    continue
+                field = token.text[1:]
+                steps.append(integer_of(self._text, field, token) if field.isdigit() else field)
             elif token.text == "[" and token.kind == "symbol":
                 self._next += 1
                 self._open()
@@ -333,19 +263,74 @@ class _Parser:
             else:
                 break
             at = at or token.at
-        if not steps:
-            return base
-        if isinstance(base, Get):  # In brackets, as in (a.b).c: the same path.
-            steps, base = [*base.steps, *steps], base.base
-        return Get(
-            base=base, steps=tuple(steps), at=at, height=over(base, *(s for s in steps if isinstance(s, ExprNode)))
-        )
+        return _path(base, steps, at)
 
-    def _call(self, token: Token) -> ExprNode:
+    def _arguments(self) -> tuple[ExprNode, ...]:
         self._next += 1
         self._open()
         args = self._items(")")
         self._brackets -= 1
+        return args
+
+    def _method(self, receiver: ExprNode, token: Token) -> ExprNode:
+        name = token.text[1:]
+        if name in MACROS:
+            return self._macro(receiver, name, token)
+        args = self._arguments()
+        height = over(receiver, *args)
+        if name == "contains":
+            if len(args) != 1:
+                raise self._error(f".contains() takes 1 argument, not {len(args)}", token)
+            return Compare(op="contains", left=receiver, right=args[0], at=token.at, height=height)
+        if name not in METHODS:
+            close = closest(name, [*MACROS, *METHODS, "contains"])
+            hint = f"did you mean .{close}()?" if close else f"there are {', '.join([*MACROS, 'contains', *METHODS])}"
+            if name in FUNCTIONS:
+                hint = f"write {name}(…) with the value as its first argument"
+            raise self._error(f"there is no method .{name}(); {hint}", token)
+        function = FUNCTIONS[METHODS[name]]
+        if not function.least <= len(args) + 1 <= function.most:
+            raise self._error(f".{name}() takes {_behind(function)}, not {len(args)}", token)
+        self._check_pattern(name, (receiver, *args))
+        return CallNode(name=METHODS[name], args=(receiver, *args), at=token.at, height=height)
+
+    def _macro(self, base: ExprNode, name: str, token: Token) -> ExprNode:
+        self._next += 1
+        self._open()
+        element = self._tokens[self._next]
+        if element.kind != "name" or not _ELEMENT.fullmatch(element.text) or element.text in _NO_ELEMENTS:
+            raise self._error(f"a name for the element is expected here, as in .{name}(x, …)", element)
+        self._next += 1
+        self._expect(",", f"what .{name}() computes of each element")
+        parts = self._items(")")
+        self._brackets -= 1
+        if len(parts) not in ((1, 2) if name == "map" else (1,)):
+            raise self._error(f".{name}() takes a name and one expression" + (" or two" * (name == "map")), token)
+        only, body = parts if len(parts) == 2 else (None, parts[0])
+        return Macro(
+            op=MACROS[name],
+            base=base,
+            name=element.text,
+            body=body,
+            only=only,
+            cost=turn_cost(body, only),
+            at=token.at,
+            height=over(base, *parts),
+        )
+
+    def _check_pattern(self, name: str, args: tuple[ExprNode, ...]) -> None:
+        """A pattern that is written out is read now, and not first in a run."""
+        if name != "matches":
+            return
+        pattern = args[1]
+        if isinstance(pattern, Literal) and isinstance(pattern.value, str):
+            try:
+                check_pattern(pattern.value)
+            except Fault as fault:
+                raise ExprError(str(fault), pattern.at, self._text) from None
+
+    def _call(self, token: Token) -> ExprNode:
+        args = self._arguments()
         name = token.text
         height = over(*args)
         function = FUNCTIONS.get(name)
@@ -355,6 +340,9 @@ class _Parser:
             raise self._error(f"there is no function {name}(){hint}", token)
         if not function.least <= len(args) <= function.most:
             raise self._error(f"{name}() takes {function.arity}, not {len(args)}", token)
+        if name == "has" and not isinstance(args[0], Get):
+            raise self._error("has() takes a field, as in has(input.day)", token)
+        self._check_pattern(name, args)
         if name in ("default", "coalesce"):
             return Coalesce(operands=args, at=token.at, height=height) if args[1:] else next(iter(args))
         return CallNode(name=name, args=args, at=token.at, height=height)
@@ -372,9 +360,9 @@ class _Parser:
         while not self._closes("}"):
             token = self._tokens[self._next]
             self._next += 1
-            if token.kind not in ("name", "string", "op"):
+            if token.kind not in ("name", "string", "raw", "op"):
                 raise self._error('a key is expected here, as in {"day": 1}', token)
-            key = self._unquoted(token) if token.kind == "string" else self._source(token)
+            key = string_of(self._text, token) if token.kind in ("string", "raw") else self._source(token)
             if key in out:
                 raise self._error(f"the object has the key {key!r} twice", token)
             self._expect(":", f"the value of {key!r}")
@@ -413,41 +401,6 @@ class _Parser:
             raise self._error('a key is expected here, as in {"day": 1}', token)
         return token.text
 
-    def _number(self, token: Token) -> float:
-        text = token.text
-        if text.isdigit():
-            return self._integer(text, token)
-        if len(text) > _DIGITS_MAX:
-            raise self._error(f"the number has {len(text)} characters; {_DIGITS_MAX} is the most", token)
-        try:
-            return number(float(text))
-        except Fault as fault:
-            raise self._error(str(fault), token) from None
-
-    def _integer(self, digits: str, token: Token) -> int:
-        if len(digits) > _DIGITS_MAX or (value := int(digits)) > INTEGER_MAX:
-            raise self._error("the integer is beyond 2^63; use a float, or text", token)
-        return value
-
-    def _unquoted(self, token: Token) -> str:
-        inner = token.text[1:-1]
-        if "\\" in inner:
-            inner = _ESCAPE.sub(lambda found: self._unescaped(found, token), inner)
-            try:  # Halves of a pair become one character.
-                inner = inner.encode("utf-16", "surrogatepass").decode("utf-16")
-            except UnicodeDecodeError:
-                raise self._error("the string has half of a surrogate pair in it", token) from None
-        return inner
-
-    def _unescaped(self, found: re.Match[str], token: Token) -> str:
-        if found[1]:
-            return chr(int(found[1], 16))
-        char = _ESCAPED.get(found[2])
-        if char is None:
-            at = token.at + 1 + found.start()
-            raise ExprError(f"\\{found[2]} is no escape; a backslash is written \\\\", at, self._text)
-        return char
-
     def _error(self, message: str, token: Token) -> ExprError:
         return ExprError(message, token.at, self._text)
 
@@ -458,9 +411,30 @@ class _Parser:
     def _unexpected(self, token: Token) -> ExprError:
         if token.kind == "end":
             return self._error("the expression ends too soon; a value is missing", token)
-        if token.kind in ("name", "string", "number") and self._next and self._tokens[self._next] is token:
+        if token.kind in ("name", "string", "raw", "number") and self._next and self._tokens[self._next] is token:
             return self._error(f"an operator is missing before {token.text}", token)
         return self._error(f"`{token.text}` is out of place here", token)
+
+
+_ELEMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NO_ELEMENTS: Final = frozenset([*CONSTANTS, "now"])
+"""Names that an element cannot have; operators are no names at all."""
+
+
+def _behind(function: Function) -> str:
+    """How many arguments a function takes as a method."""
+    least, most = function.least - 1, function.most - 1
+    return (
+        "no arguments" if most == 0 else f"{most if least == most else f'{least} to {most}'} argument{'s' * (most > 1)}"
+    )
+
+
+def _path(base: ExprNode, steps: list[str | int | ExprNode], at: int) -> ExprNode:
+    if not steps:
+        return base
+    if isinstance(base, Get):  # In brackets, as in (a.b).c: the same path.
+        steps, base = [*base.steps, *steps], base.base
+    return Get(base=base, steps=tuple(steps), at=at, height=over(base, *(s for s in steps if isinstance(s, ExprNode))))
 
 
 def _step(index: ExprNode) -> str | int | ExprNode:

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from perdure.core.expressions.lex import KEYWORDS
 from perdure.core.expressions.nodes import (
     Arith,
     CallNode,
@@ -18,11 +19,11 @@ from perdure.core.expressions.nodes import (
     ListOf,
     Literal,
     Logic,
+    Macro,
     ObjectOf,
     Root,
     Unary,
 )
-from perdure.core.expressions.parse import KEYWORDS
 
 _SYMBOLS: Final = {"eq": "==", "ne": "!=", "gt": ">", "lt": "<", "ge": ">=", "le": "<="}
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,6 +44,8 @@ def text(node: ExprNode) -> str:
             return "{" + ", ".join(f"{_literal(key)}: {text(value)}" for key, value in pairs) + "}"
         case CallNode(name=name, args=args):
             return f"{name}({_row(args)})"
+        case Macro(op=op, base=base, name=name, body=body, only=only):
+            return f"{_within(base, _PRIMARY)}.{op}({name}, {_row((body,) if only is None else (only, body))})"
         case _:
             return _operation(node)
 

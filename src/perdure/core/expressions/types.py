@@ -20,6 +20,7 @@ from perdure.core.expressions.nodes import (
     ListOf,
     Literal,
     Logic,
+    Macro,
     ObjectOf,
     Root,
     Unary,
@@ -39,8 +40,26 @@ _ALTERNATIVES_MAX: Final = 50
 """Alternatives of a schema that are looked into."""
 _SHOWN_CHARS_MAX: Final = 60
 _NULL: Final = frozenset({"null"})
-_ORDERED: Final = frozenset({"number", "string"})
-_JOINED: Final = frozenset({"number", "string", "list"})
+_TIMES: Final = frozenset({"timestamp", "duration"})
+_ORDERED: Final = frozenset({"number", "string"}) | _TIMES
+_ARITHMETIC: Final = {
+    "+": {
+        ("number", "number"): "number",
+        ("string", "string"): "string",
+        ("list", "list"): "list",
+        ("timestamp", "duration"): "timestamp",
+        ("duration", "timestamp"): "timestamp",
+        ("duration", "duration"): "duration",
+    },
+    "-": {
+        ("number", "number"): "number",
+        ("timestamp", "timestamp"): "duration",
+        ("timestamp", "duration"): "timestamp",
+        ("duration", "duration"): "duration",
+    },
+}
+_OF_NUMBERS: Final = {("number", "number"): "number"}
+_ELEMENTS: Final = frozenset({"list", "object"})
 _HOLDERS: Final = frozenset({"list", "object", "string"})
 
 
@@ -51,7 +70,25 @@ def problems_of(tree: ExprNode, types: Mapping[str, Schema]) -> list[str]:
 
 
 def schema_of(tree: ExprNode, types: Mapping[str, Schema]) -> Schema | None:
-    return _Checker(types).schema(tree)
+    found = _Checker(types).schema(tree)
+    return None if found is None else _leaving(found)
+
+
+def _leaving(schema: Schema) -> Schema:
+    """Of a value that leaves the expression: timestamps and durations are text there."""
+    out = dict(schema)
+    named = out.get("type")
+    if isinstance(named, str | list):
+        names = [named] if isinstance(named, str) else named
+        plain = list(dict.fromkeys("string" if name in _TIMES else name for name in names))
+        out["type"] = plain[0] if len(plain) == 1 else plain
+    if isinstance(out.get("items"), Mapping):
+        out["items"] = _leaving(out["items"])
+    if isinstance(out.get("properties"), Mapping):
+        out["properties"] = {
+            key: _leaving(value) if isinstance(value, Mapping) else value for key, value in out["properties"].items()
+        }
+    return out
 
 
 def kinds_of(schema: Schema | None) -> Kinds | None:
@@ -87,7 +124,7 @@ def _union(alternatives: list[Any]) -> Kinds | None:
 
 
 def _of_kinds(kinds: Kinds | None) -> Schema | None:
-    if not kinds or len(kinds) == 6:
+    if not kinds or len(kinds - _TIMES) == 6:
         return None
     names = sorted(_KIND_TYPES.get(name, name) for name in kinds)
     return {"type": names[0] if len(names) == 1 else names}
@@ -104,7 +141,7 @@ def _a(kinds: Kinds) -> str:
 
 class _Checker:
     def __init__(self, types: Mapping[str, Schema]) -> None:
-        self._types = types
+        self._types: Mapping[str, Schema | None] = types
         self.problems: list[str] = []
 
     def schema(self, node: ExprNode) -> Schema | None:
@@ -135,6 +172,8 @@ class _Checker:
                 return self._either([self.schema(then), self.schema(other)])
             case CallNode():
                 return self._call(node)
+            case Macro():
+                return self._macro(node)
             case _:
                 return None
 
@@ -237,18 +276,50 @@ class _Checker:
         value = self._kinds(node.first)
         for op, operand in node.rest:
             other = self._kinds(operand)
-            allowed = _JOINED if op == "+" else frozenset({"number"})
+            results = _ARITHMETIC.get(op, _OF_NUMBERS)
+            allowed = frozenset(taken for pair in results for taken in pair)
             for kinds in (value, other):
                 if kinds is not None and not kinds & allowed:
-                    self.problems.append(f"`{_shown(node)}`: {op} takes {_a(allowed)}, not {_a(kinds)}")
+                    self.problems.append(f"`{_shown(node)}`: {op} takes {_a(allowed - _TIMES)}, not {_a(kinds)}")
                     return None
-            common = allowed & (allowed if value is None else value) & (allowed if other is None else other)
-            if not common:
+            found = frozenset(
+                result
+                for (left, right), result in results.items()
+                if (value is None or left in value) and (other is None or right in other)
+            )
+            if not found:
                 assert value is not None and other is not None
-                self.problems.append(f"`{_shown(node)}`: {_a(value)} and {_a(other)} cannot be added")
+                how = "added" if op == "+" else "subtracted"
+                self.problems.append(f"`{_shown(node)}`: {_a(value)} and {_a(other)} cannot be {how}")
                 return None
-            value = common if op == "+" else frozenset({"number"})
+            value = found
         return _of_kinds(value)
+
+    def _macro(self, node: Macro) -> Schema | None:
+        base = self.schema(node.base)
+        kinds = kinds_of(base)
+        if kinds is not None and not kinds & (_ELEMENTS | _NULL):
+            self.problems.append(
+                f"`{_shown(node)}`: .{node.op}() takes a list or an object, but `{_shown(node.base)}` is {_a(kinds)}"
+            )
+        element = self._element(base, kinds)
+        outer = self._types
+        self._types = {**outer, node.name: element}
+        if node.only is not None:
+            self.schema(node.only)
+        body = self.schema(node.body)
+        self._types = outer
+        if node.op == "map":
+            return {"type": "array", "items": body} if body is not None else {"type": "array"}
+        if node.op == "filter":
+            return {"type": "array", "items": element} if element is not None else {"type": "array"}
+        return _BOOLEAN
+
+    def _element(self, base: Schema | None, kinds: Kinds | None) -> Schema | None:
+        if base is None or kinds is None or "object" in kinds:
+            return {"type": "string"} if kinds is not None and kinds - _NULL == frozenset({"object"}) else None
+        items = base.get("items")
+        return cast(Schema, items) if isinstance(items, Mapping) and items else None
 
     def _call(self, node: CallNode) -> Schema | None:
         function = FUNCTIONS[node.name]

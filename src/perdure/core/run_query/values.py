@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
-from perdure.core.durations import datetime_of, to_us, us_of
+from perdure.core.durations import datetime_of, is_iso, to_us, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.lifecycle import RunStatus
 from perdure.core.run_query.nodes import Op, Value
@@ -37,7 +37,7 @@ def attribute_value(word: str, quoted: bool, op: Op, now_us: int) -> Value:
         if op is not Op.EQUAL:
             raise InvalidInput("truth values have no order: use = or !=")
         return word.lower() == "true"
-    if word == "now" or (word.startswith("-") and word[1:2].isdigit()):
+    if word == "now" or (word.startswith("-") and (word[1:2].isdigit() or is_iso(word[1:]))):
         return datetime_of(moment(word, now_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return word
 
@@ -85,7 +85,8 @@ def moment(word: str, now_us: int) -> int:
         try:
             return max(now_us - to_us(word[1:]), 0)
         except InvalidInput:
-            pass
+            if is_iso(word[1:]):
+                raise  # It says what is wrong with years and months.
     else:
         try:
             at = datetime.fromisoformat(word)

@@ -11,6 +11,7 @@ does it, there is one per nominal time. Nothing here reads a clock; `zoneinfo` i
 from __future__ import annotations
 
 from perdure.core.schedules.calendars import Calendar, calendar_json, parse_calendar
+from perdure.core.schedules.cron_words import cron_words, spec_words
 from perdure.core.schedules.spec import MISSED, OVERLAPS, SPEC_KEYS, ScheduleSpec, parse_spec, spec_hash, spec_json
 from perdure.core.schedules.times import ON_TIME_US, DueTimes, between, due, fire_at, next_after
 
@@ -24,6 +25,7 @@ __all__ = [
     "ScheduleSpec",
     "between",
     "calendar_json",
+    "cron_words",
     "due",
     "fire_at",
     "next_after",
@@ -31,4 +33,5 @@ __all__ = [
     "parse_spec",
     "spec_hash",
     "spec_json",
+    "spec_words",
 ]

@@ -93,7 +93,7 @@ def read_cron(text: str) -> Cron:
     """Raises InvalidInput with the field that is wrong and what it takes."""
     if len(text) > CRON_CHARS_MAX:
         raise InvalidInput(f"cron: an expression has at most {CRON_CHARS_MAX} characters, not {len(text):,}")
-    parts = _fields(text)
+    parts = fields_of(text)
     try:
         sim = CronSim(" ".join(parts), datetime(2000, 1, 1))
     except CronSimError as e:
@@ -112,7 +112,7 @@ def day_of(day: int) -> date:
     return date.fromordinal(EPOCH_ORDINAL + day)
 
 
-def _fields(text: str) -> list[str]:
+def fields_of(text: str) -> list[str]:
     """Six fields, seconds first."""
     if text.lstrip().startswith("@"):
         name = text.strip().lower()

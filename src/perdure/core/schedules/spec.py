@@ -30,6 +30,7 @@ from perdure.core.limits import (
 )
 from perdure.core.names import UNSAFE, invalid_name
 from perdure.core.schedules.cron import read_cron
+from perdure.core.schedules.holidays import holiday_place, is_holidays
 from perdure.core.schedules.zones import check_zone, moment_of
 from perdure.core.suggestions import did_you_mean
 
@@ -243,7 +244,16 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
             raise InvalidInput(f"{key} must be names of calendars, not {name!r}")
         if not name or len(name) > NAME_CHARS_MAX or UNSAFE.search(name):
             raise InvalidInput(f"{key}: {invalid_name('calendar', name)}")
+        if is_holidays(name):
+            _check_holidays(key, name)
     return tuple(sorted(set(names)))
+
+
+def _check_holidays(key: str, name: str) -> None:
+    try:
+        holiday_place(name)
+    except InvalidInput as e:
+        raise InvalidInput(f"{key}: {e}") from None
 
 
 def _policy(key: str, value: Any, known: Sequence[str]) -> str:

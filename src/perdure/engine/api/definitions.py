@@ -47,6 +47,7 @@ from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.ports import Deployment
 from perdure.engine.api.runs import detail
 from perdure.engine.api.starts import version_of, workflow_of
+from perdure.engine.holiday_calendars import ensure_stored
 from perdure.engine.runs.turns import within
 from perdure.flows.changes import changes
 from perdure.flows.compile import Compiled, compile_value
@@ -122,6 +123,9 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
     check_commands(api, flow)
     before = await api.ports.reads.workflow(api.ns, flow.name)
     changed = await _changes(api, before, draft)
+    triggers = trigger_requests(flow)
+    if r.activate:
+        await ensure_stored(api.engine.scheduler.store, api.ns, [t.spec for t in triggers], api.by)
     is_new = await api.ports.definitions.deploy(
         api.ns,
         Deployment(
@@ -133,7 +137,7 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
             source=draft.source,
             control=draft.control,
             timeout_us=flow.timeout_us,
-            triggers=trigger_requests(flow),
+            triggers=triggers,
             activate=r.activate,
             by=api.by,
         ),

@@ -40,9 +40,11 @@ from perdure.core.errors import Conflict, InvalidInput, NotFound, NotRegistered,
 from perdure.core.ids import text
 from perdure.core.limits import BACKFILL_TIMES_MAX, PREVIEW_TIMES_MAX
 from perdure.core.schedules import Calendar, ScheduleSpec, between, next_after, parse_spec
+from perdure.core.schedules.holidays import is_holidays
 from perdure.core.suggestions import did_you_mean
 from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.starts import version_of
+from perdure.engine.holiday_calendars import computed, ensure_stored, previewed
 from perdure.engine.services.schedule_planner import Calendars, DueSchedule, PlannedFire
 from perdure.engine.services.schedules import Scheduler
 from perdure.flows.scheduled import BACKFILL, BY_HAND, check_name, checked, spec_calendars
@@ -183,7 +185,9 @@ class Schedules:
         """Create a schedule, or bring it up to date; True when it is new. Its next time is kept unless the spec changed."""
         if r.origin not in (ORIGIN_API, ORIGIN_CODE):
             raise InvalidInput(f"the schedule {r.name}: those of flows come and go with their document")
-        view, created = await self._store.put(self.ns, checked(r), self._by)
+        request = checked(r)
+        await ensure_stored(self._store, self.ns, [request.spec], self._by)
+        view, created = await self._store.put(self.ns, request, self._by)
         self._changed()
         return view, created
 
@@ -267,7 +271,7 @@ class Schedules:
 
     async def preview(self, spec: ScheduleSpec, count: int, after_us: int | None = None) -> list[int]:
         """When a schedule of this spec would fire, from now on."""
-        calendars = await self._store.calendars(self.ns, spec_calendars(spec))
+        calendars = await previewed(self._store, self.ns, spec)
         at = await self._store.clock_us() if after_us is None else after_us
         found: list[int] = []
         while len(found) < min(count, PREVIEW_TIMES_MAX) and (following := next_after(spec, calendars, at)) is not None:
@@ -288,12 +292,20 @@ class Schedules:
     async def calendar(self, name: str) -> CalendarView:
         found = await self._store.calendar(self.ns, name)
         if found is None:
-            raise NotFound(f"there is no calendar {name!r} in this namespace")
+            hint = f"; schedules that name it store it, or: perdure calendar set {name}" if is_holidays(name) else ""
+            raise NotFound(f"there is no calendar {name!r} in this namespace{hint}")
         return found
 
     async def put_calendar(self, name: str, calendar: Calendar) -> CalendarView:
-        """Schedules that use the calendar compute their next time again."""
-        view = await self._store.put_calendar(self.ns, check_name(name, "a calendar"), calendar, self._by)
+        """Schedules that use the calendar compute their next time again. That of public holidays comes without days."""
+        check_name(name, "a calendar")
+        if is_holidays(name):
+            if calendar != Calendar():
+                raise InvalidInput(
+                    f"the days of {name} come from the package holidays; leave yours out, or put them into a calendar of another name"
+                )
+            calendar = await computed(name)
+        view = await self._store.put_calendar(self.ns, name, calendar, self._by)
         self._changed()
         return view
 

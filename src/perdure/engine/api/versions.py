@@ -16,6 +16,7 @@ from perdure.core.work import VERSION_PREFIX, is_flow
 from perdure.engine.api.api import NamespaceApi, handles
 from perdure.engine.api.definitions import check_commands, compiled_flow, moved
 from perdure.engine.api.starts import workflow_of
+from perdure.engine.holiday_calendars import ensure_stored
 from perdure.flows.model import Flow
 from perdure.flows.scheduled import trigger_requests
 
@@ -102,6 +103,7 @@ async def _activate(
 ) -> None:
     flow = await _check_flow(api, name, version)
     triggers = trigger_requests(flow) if flow is not None else []
+    await ensure_stored(api.engine.scheduler.store, api.ns, [t.spec for t in triggers], api.by)
     done = await api.ports.definitions.set_current(
         api.ns, name, version, triggers=triggers, by=api.by, rollback=rollback, automatic=automatic
     )

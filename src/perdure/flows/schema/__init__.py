@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.core.durations import ISO_PATTERN
 from perdure.core.flow_control.options import POLICIES, PRIORITY_MAX, PRIORITY_MIN
 from perdure.core.limits import (
     ATTEMPTS_MAX,
@@ -182,8 +183,8 @@ def _values() -> Schema:
             {"type": "null"},
         ),
         "duration": any_of(
-            'A duration such as "30s" or "1h30m", or a number of seconds.',
-            {"type": "string", "pattern": r"^[0-9. usmhdw]+$"},
+            'A duration such as "30s" or "1h30m", in ISO 8601 such as "PT1H30M", or a number of seconds.',
+            {"type": "string", "pattern": rf"^(?:[0-9. usmhdw]+|{ISO_PATTERN})$"},
             {"type": "number", "minimum": 0},
             {"type": "null"},
         ),

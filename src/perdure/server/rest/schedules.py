@@ -33,7 +33,8 @@ from perdure.core.api.schedules import (
 )
 from perdure.core.calls import encode_json
 from perdure.core.limits import ATTRIBUTES_MAX, NAME_CHARS_MAX, PREVIEW_TIMES_MAX
-from perdure.core.schedules import ScheduleSpec, parse_calendar, parse_spec, spec_json
+from perdure.core.schedules import Calendar, ScheduleSpec, parse_calendar, parse_spec, spec_json, spec_words
+from perdure.core.schedules.holidays import is_holidays
 from perdure.server.rest import models as m
 from perdure.server.rest import views
 from perdure.server.rest.guard import GuardedRoute, RestCaller, asks
@@ -126,6 +127,7 @@ class ScheduleDetail(BaseModel):
     attributes: dict[str, Any]
     timeout_s: float | None
     spec: dict[str, Any] = Field(description="What differs from the defaults.", examples=[{"cron": "0 8 * * *"}])
+    words: str = Field(description="When it fires, in words.", examples=["at 08:00, Monday to Friday (UTC)"])
     state: Literal["active", "paused", "over"]
     origin: str = Field(description="`api`, `code`, or `flow:` and the flow whose triggers it comes from.")
     paused: SchedulePause | None
@@ -143,6 +145,10 @@ class ScheduleDetail(BaseModel):
 
 class ScheduleTimes(BaseModel):
     times: list[m.Moment]
+
+
+class SchedulePreview(ScheduleTimes):
+    words: str = Field(description="The spec in words.", examples=["at 08:00, Monday to Friday (UTC)"])
 
 
 class PreviewScheduleRequest(m.Body):
@@ -238,10 +244,11 @@ async def create_schedule(
 @router.post("/schedules/preview", responses=responses(401, 403, 413, 422))
 async def preview_schedule(
     caller: Annotated[RestCaller, asks(acts.PREVIEW)], body: PreviewScheduleRequest
-) -> ScheduleTimes:
+) -> SchedulePreview:
     """When a schedule like this would fire. Nothing is written."""
-    found = await caller.call(acts.PREVIEW, PreviewSchedule(body.spec.parsed(), body.n))
-    return ScheduleTimes(times=[views.moment(t) for t in found.times])
+    spec = body.spec.parsed()
+    found = await caller.call(acts.PREVIEW, PreviewSchedule(spec, body.n))
+    return SchedulePreview(times=[views.moment(t) for t in found.times], words=spec_words(spec))
 
 
 # A name may hold slashes, so the routes below a schedule come before the schedule itself.
@@ -347,8 +354,12 @@ async def get_calendar(caller: Annotated[RestCaller, asks(acts.GET_CALENDAR)], n
 async def put_calendar(
     caller: Annotated[RestCaller, asks(acts.PUT_CALENDAR)], name: ScheduleName, body: PutCalendarRequest
 ) -> CalendarDetail:
-    """Set the days of a calendar. Schedules that use it find their next time anew."""
-    calendar = parse_calendar(body.model_dump(exclude_none=True, by_alias=True))
+    """Set the days of a calendar. Schedules that use it find their next time anew.
+
+    A calendar of public holidays, such as `holidays:DE-BY`, has no days in the request: they are read again from the package of the server.
+    """
+    days = body.model_dump(exclude_none=True, by_alias=True)
+    calendar = parse_calendar(days) if days or not is_holidays(name) else Calendar()
     return _calendar(await caller.call(acts.PUT_CALENDAR, PutCalendar(name, calendar)))
 
 
@@ -370,6 +381,7 @@ def _shown(caller: RestCaller, s: ScheduleView) -> ScheduleDetail:
         attributes=views.plain(s.attributes) or {},
         timeout_s=s.timeout_us / 1e6 if s.timeout_us else None,
         spec=spec_json(s.spec),
+        words=spec_words(s.spec),
         state=s.state,
         origin=s.origin,
         paused=paused,

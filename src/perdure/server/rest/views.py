@@ -18,7 +18,7 @@ from perdure.core import ids, wait_reasons
 from perdure.core.api import cluster, definitions, runs
 from perdure.core.api.timeline import Segment
 from perdure.core.calls import encode_call, encode_json
-from perdure.core.durations import datetime_of, to_us, us_of
+from perdure.core.durations import datetime_of, is_iso, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import WORKER_WINDOW_S
@@ -419,8 +419,9 @@ def read_moment(text: str | None, what: str, now_us: int) -> int | None:
         return None
     try:
         return max(0, now_us - to_us(text))
-    except InvalidInput:
-        pass
+    except InvalidInput as e:
+        if is_iso(text):
+            raise InvalidInput(f"{what}: {e}") from None
     try:
         return max(0, us_of(datetime.fromisoformat(text)))
     except (ValueError, OverflowError, InvalidInput):

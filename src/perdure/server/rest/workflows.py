@@ -27,6 +27,7 @@ from perdure.core.errors import PerdureError
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.flows.compile import compile_value
 from perdure.flows.drawing.chart import Chart, chart_of
+from perdure.flows.drawing.mermaid import mermaid
 from perdure.flows.drawing.svg import svg
 from perdure.flows.problems import FlowError
 from perdure.server.rest import models as m
@@ -39,6 +40,7 @@ from perdure.server.rest.runs import RunName, shown
 from perdure.server.rest.start_requests import StartRunRequest, WorkflowName, start_request
 
 SVG: Final = "image/svg+xml"
+MERMAID: Final = "text/vnd.mermaid"
 SVG_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 """A picture has its own style and needs nothing else; anything else in it has no effect."""
 NO_NODES: Final = Chart((), ())
@@ -59,11 +61,11 @@ class FlowRoute(GuardedRoute):
 router = APIRouter(tags=["workflows"], route_class=FlowRoute)
 
 Version = Annotated[str, Path(min_length=1, max_length=m.VERSION_CHARS_MAX)]
-Format = Annotated[Literal["json", "svg"], Query(description="Nodes and links, or a drawing of them.")]
+Format = Annotated[Literal["json", "svg", "mermaid"], Query(description="Nodes and links, or a drawing of them.")]
 PICTURE: Final[dict[str, Any]] = {
     "model": m.FlowGraph,
-    "content": {SVG: {"schema": {"type": "string"}}},
-    "description": "The graph; with `format=svg`, a drawing of it.",
+    "content": {SVG: {"schema": {"type": "string"}}, MERMAID: {"schema": {"type": "string"}}},
+    "description": "The graph; with `format=svg`, a drawing of it; with `format=mermaid`, a Mermaid flowchart.",
 }
 
 
@@ -247,6 +249,9 @@ async def _picture(graph: GraphReply, format: str) -> Response:
     if format == "svg":
         text = await asyncio.to_thread(svg, chart, graph.name, graph.statuses)
         return Response(text, media_type=SVG, headers={"Content-Security-Policy": SVG_POLICY})
+    if format == "mermaid":
+        text = await asyncio.to_thread(mermaid, chart, graph.name, graph.statuses)
+        return Response(text, media_type=f"{MERMAID}; charset=utf-8")
     return JSONResponse(views.flow_graph(graph, chart).model_dump())
 
 
