@@ -53,6 +53,7 @@ _MODULES = {
     "flow": "perdure.sdk.flows",
     "job": "perdure.sdk.jobs",
     "replay": "perdure.testing.replayer",
+    "secret": "perdure.sdk.worker.attempt_secrets",
     "sync_client": "perdure.app.sync",
     "task": "perdure.sdk.definitions",
     "wf": "perdure.sdk",

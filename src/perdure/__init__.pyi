@@ -35,6 +35,7 @@ from perdure.sdk.payloads.blobs import Blob as Blob
 from perdure.sdk.schedules import Schedule as Schedule
 from perdure.sdk.startable import Bound as Bound
 from perdure.sdk.updates import Update as Update
+from perdure.sdk.worker.attempt_secrets import secret as secret
 from perdure.sdk.worker.attempts import Attempt as Attempt
 from perdure.sdk.worker.attempts import attempt as attempt
 from perdure.sdk.workflow.step import Step as Step

@@ -34,6 +34,9 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     +-- RateLimited                  rate_limited
     +-- Unavailable                  unavailable
     |   +-- Fenced                   fenced
+    |   +-- SecretUnavailable        secret_unavailable
+    +-- SecretMissing                secret_missing
+    +-- SecretExposed                secret_exposed
     +-- RecordedError
     |   +-- RunError                 run_error
     |   |   +-- RunFailed            run_failed
@@ -100,6 +103,9 @@ from perdure.core.errors import (
     RunExpired,
     RunFailed,
     RunFinished,
+    SecretExposed,
+    SecretMissing,
+    SecretUnavailable,
     Stuck,
     TaskCancelled,
     TaskError,
@@ -160,6 +166,9 @@ __all__ = [
     "RunExpired",
     "RunFailed",
     "RunFinished",
+    "SecretExposed",
+    "SecretMissing",
+    "SecretUnavailable",
     "Stuck",
     "TaskCancelled",
     "TaskError",

@@ -66,6 +66,13 @@ def test_validate_for_programs(here: Path) -> None:
     assert (item["problems"][0]["line"], item["problems"][0]["column"]) == (8, 5)
 
 
+def test_validate_names_the_secrets_that_a_flow_needs(here: Path) -> None:
+    text = "tasks:\n  a: {http: {url: 'https://a.b/${ secret.A }', headers: {x: '${ secret.B } ${ secret.A }'}}}\n"
+    done = perdure("validate", flow(here, "good", text), "-o", "json", **NOWHERE)
+    (item,) = json.loads(done.out)
+    assert item["secrets"] == ["A", "B"]
+
+
 def test_validate_looks_through_a_directory(here: Path) -> None:
     (here / "deep" / "node_modules").mkdir(parents=True)
     flow(here / "deep", "one")

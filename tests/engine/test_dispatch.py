@@ -14,6 +14,7 @@ from perdure.core.errors import Failure
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End, Requeue, TaskOptions
+from perdure.core.secrets import SecretPlace
 from perdure.core.work import Report
 from perdure.engine.ports import ClaimedTask
 from perdure.engine.runs.run import ActiveRun
@@ -209,3 +210,16 @@ def test_a_retry_that_waits_has_to_begin_in_time(monkeypatch: pytest.MonkeyPatch
     verdict = Requeue(2, 0, 500, Failure("task_failed", "again"))
     made.attempts._apply(run, 0, wanted, verdict, 1, 0, (1, 2, 3, "w", None), b"")
     assert rows[0][-1] == 5 + 500 + 1_000
+
+
+def test_only_a_flow_says_where_secrets_stand() -> None:
+    """A worker that runs workflow code could otherwise read the secrets of another worker."""
+    places = (SecretPlace(("a",), ("TOKEN",)),)
+    made, run = scheduled(secrets=places)
+    made.dispatcher.refill()
+    assert made.worker.assigned[0].options.secrets == ()
+    assert [e.options.secrets for e in recorded(run) if isinstance(e, ev.TasksScheduled)] == [()]
+    flow = made.run()
+    flow.version = "flow-1"
+    made.commands.carry_out(flow, [cm.ScheduleTasks(0, "t", "q", [b"{}"], TaskOptions(secrets=places))])
+    assert [e.options.secrets for e in recorded(flow) if isinstance(e, ev.TasksScheduled)] == [places]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from perdure.executors.port import Job, JobSecrets
+
 
 class FakeHost:
     payloads = None
@@ -22,3 +24,6 @@ class FakeHost:
 
     def warn(self, name: str, text: str) -> None:
         self.written.append(("warning", text))
+
+    async def secrets(self, job: Job) -> JobSecrets | None:
+        return None

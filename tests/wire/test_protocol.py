@@ -17,6 +17,7 @@ from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.retry import End, TaskOptions
+from perdure.core.secrets import SecretPlace
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report, ServedCode
 from perdure.wire import protocol
 from perdure.wire.pb import worker_pb2
@@ -46,7 +47,8 @@ def test_everything_a_worker_says_arrives() -> None:
 
 
 def test_everything_a_server_says_arrives() -> None:
-    options = TaskOptions(timeout_us=1, heartbeat_us=2, at_most_once=True, never=("a.B",), on=("c.D",))
+    secrets = (SecretPlace(("headers", "a", 0), ("A", "B")),)
+    options = TaskOptions(timeout_us=1, heartbeat_us=2, at_most_once=True, never=("a.B",), on=("c.D",), secrets=secrets)
     down = Down(
         welcome=Welcome("s", 1, 2),
         tasks=[

@@ -48,6 +48,7 @@ async def worker_of(settings: WorkerSettings) -> AsyncGenerator[RemoteWorker]:
         verbs=verbs if settings.verbs else None,
         tracer=tracing.task_tracer,
         executors=executors_of(settings),
+        secrets=settings.secrets,
         build_id=settings.build_id,
         is_dev=settings.is_dev,
     )

@@ -21,6 +21,7 @@ from perdure.core.limits import PAYLOAD_INLINE_BYTES
 from perdure.executors.http.services import parse_services
 from perdure.executors.registry import parse_options
 from perdure.payloads.objects import payload_urls
+from perdure.sdk.secrets.providers import provider_names
 from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT
 from perdure.sdk.worker.stream import DRAIN_S_DEFAULT
 
@@ -77,6 +78,8 @@ class WorkerSettings(ProcessSettings):
     """Executors to serve, separated by commas: `process` runs commands of `run:` as this user."""
     executor_options: Annotated[Mapping[str, Mapping[str, str]], checked(_executor_options)] = {}
     """Options of executors: `process.user=jobs`, separated by commas. PERDURE_EXECUTOR_PROCESS_USER does the same."""
+    secrets: Annotated[tuple[str, ...], checked(provider_names), Named("PERDURE_SECRETS")] = ()
+    """Providers of secrets in the order in which they are asked, separated by commas: `env`, `files` and those of installed packages. Default: `env,files`."""
     http_allow: Annotated[Words | None, Named("PERDURE_HTTP_ALLOW")] = None
     """Hosts and networks that `http:` may reach beside the public internet, separated by commas."""
     payloads: Annotated[tuple[str, ...], checked(payload_urls), Named("PERDURE_PAYLOADS")] = ()

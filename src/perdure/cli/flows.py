@@ -88,6 +88,7 @@ def _as_item(file: FlowFile) -> dict[str, Any]:
         "name": compiled.name if compiled else None,
         "version": file.version or None,
         "kind": compiled.kind if compiled else None,
+        "secrets": compiled.secrets() if compiled else [],
         "problems": [msgspec.to_builtins(p) for p in file.problems],
     }
 
@@ -106,6 +107,8 @@ def _print_validated(out: Output, files: list[FlowFile]) -> None:
 
             count = len(body.body.nodes)
             details = f"  {body.kind}, {count} {'node' if count == 1 else 'nodes'}  {file.version}"
+            if needed := body.secrets():
+                details += f"  secrets {', '.join(needed)}"
             line = Text.assemble(("✓ ", "green"), (str(file.path), "bold"), (details, "dim"))
             out.console.print(line, soft_wrap=True)
         else:

@@ -18,6 +18,8 @@ KEY: Final = "x-perdure"
 """Of a task's signature: its declared options, where it has any."""
 QUEUE: Final = "queue"
 CONTROL: Final = "control"
+SECRETS: Final = "secrets"
+"""Only the text of a flow says where secrets stand."""
 _CONTROL: Final = FlowControlSpec()
 
 
@@ -35,7 +37,9 @@ def laid_under(
     if declared is None:
         return queue, options
     changed = {
-        field: getattr(declared.options, field) for field in declared.said if field != CONTROL and field not in said
+        field: getattr(declared.options, field)
+        for field in declared.said
+        if field not in (CONTROL, SECRETS) and field not in said
     }
     control = _merged(declared.options.control, options.control)
     if control != options.control:

@@ -258,6 +258,24 @@ class Fenced(Unavailable):
     code = "fenced"
 
 
+class SecretUnavailable(Unavailable):
+    """A provider of secrets does not answer; the attempt is tried again."""
+
+    code = "secret_unavailable"
+
+
+class SecretMissing(PerdureError):
+    """A worker has no such secret, or cannot use its value."""
+
+    code = "secret_missing"
+
+
+class SecretExposed(PerdureError):
+    """The result of a task contains a secret, and is not recorded."""
+
+    code = "secret_exposed"
+
+
 class RecordedError(PerdureError):
     """An error rebuilt from its record; `failure` holds the original type name and traceback as text."""
 

@@ -446,3 +446,24 @@ WEB_SESSIONS_MAX: Final = 20
 """Browsers that are signed in with one API key, or as one user, at a time; the oldest session ends."""
 NAMESPACES_SHOWN_MAX: Final = 1_000
 """Namespaces that a session lists to choose from."""
+
+SECRET_NAME_CHARS_MAX: Final = 128
+"""Characters of a secret's name."""
+SECRET_CHARS_MIN: Final = 8
+"""Characters of a secret's value, at least: shorter ones would mask ordinary text, and refuse ordinary results."""
+SECRET_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a secret's value."""
+SECRETS_PER_TASK_MAX: Final = 100
+"""Places of one task of a flow that secrets stand in, and secrets that one attempt reads."""
+SECRETS_KNOWN_MAX: Final = 256
+"""Values of secrets that a worker masks: those that its tasks read last."""
+SECRETS_CACHED_MAX: Final = 256
+"""Secrets whose values a worker keeps for SECRET_CACHE_S."""
+SECRET_CACHE_S: Final = 15.0
+"""Seconds for which a worker uses a value that it has read: a rotated secret is used after this long at most."""
+SECRET_PROVIDERS_MAX: Final = 10
+"""Providers of secrets that one worker asks."""
+SECRET_CALL_S: Final = 10.0
+"""Seconds that one call of a provider may take."""
+SECRET_CALLS_MAX: Final = 16
+"""Calls of providers under way at a time in one worker, those that hang included."""

@@ -22,6 +22,7 @@ from perdure.core.errors import Failure
 from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.jobs import SERVICE, outlives_worker
 from perdure.core.limits import ATTEMPTS_DEFAULT, LOST_WORKERS_MAX, RETRY_AFTER_S_MAX
+from perdure.core.secrets import SecretPlace
 
 REATTACH_US: Final = 1_000_000
 """Pause before another worker takes over a job. A job that crashes its workers does so once a second at most."""
@@ -55,6 +56,8 @@ class TaskOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Flow control; None where the task asks for none."""
     executor: str = ""
     """What runs it outside of its worker, see core/jobs.py; empty: the worker itself."""
+    secrets: tuple[SecretPlace, ...] = ()
+    """Where in its input secrets stand; see core/secrets.py."""
 
 
 class End(Enum):

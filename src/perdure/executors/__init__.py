@@ -11,6 +11,7 @@ from perdure.executors.port import (
     JobLost,
     JobRefused,
     JobRunning,
+    JobSecrets,
     JobState,
     JobSucceeded,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "JobLost",
     "JobRefused",
     "JobRunning",
+    "JobSecrets",
     "JobState",
     "JobSucceeded",
 ]

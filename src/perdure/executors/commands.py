@@ -5,6 +5,8 @@ Laws:
 1. Values of a run reach a command as arguments, variables, input; never as text that a shell reads.
 2. A command's environment is made anew. It has the variables of its executor, those that the call gives, and the worker's secrets that the
    call names and the worker allows. Nothing else of the worker's environment reaches it.
+3. Secrets that stand in a call (`${ secret.NAME }`) reach a command by its environment alone: the list of processes shows arguments to everyone
+   on the machine, and files stay on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 
 from perdure.core import ids
 from perdure.core.limits import PROCESS_SECRETS_MAX
-from perdure.executors.port import Job, JobRefused
+from perdure.executors.port import Job, JobRefused, JobSecrets
 
 SHELL: Final = ["/bin/sh", "-c"]
 INPUT_ENV_BYTES_MAX: Final = 32 * 1024
@@ -25,6 +27,8 @@ INPUT_ENV_BYTES_MAX: Final = 32 * 1024
 ARGUMENT_BYTES_MAX: Final = 128 * 1024
 """Bytes of one argument or variable: the kernel takes no longer one."""
 ARGUMENTS_MAX: Final = 1_000
+SECRET_KEYS: Final = ("env",)
+"""What of a command secrets may stand in."""
 KEYS: Final = ("command", "env", "cwd", "stdin", "input", "secrets", "exit_codes", "limits")
 CPUS: Final = "cpus"
 """The limit that may be a fraction."""
@@ -61,9 +65,11 @@ class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
     exit_codes: dict[int, str]
 
 
-def read_command(job: Job, rules: CommandRules, environ: Mapping[str, str]) -> CommandSpec:
-    """What a job asks for. `environ` is the worker's environment. Raises Refused."""
-    spec = job.spec
+def read_command(
+    job: Job, rules: CommandRules, environ: Mapping[str, str], given: JobSecrets | None = None
+) -> CommandSpec:
+    """What a job asks for. `environ` is the worker's environment, `given` has the job's secrets. Raises Refused."""
+    spec = job.spec if given is None else given.spec
     unknown = [key for key in spec if key not in rules.keys]
     if unknown:
         raise JobRefused(f"{rules.task} takes no {unknown[0]!r}; it takes {', '.join(rules.keys)}")
@@ -76,7 +82,10 @@ def read_command(job: Job, rules: CommandRules, environ: Mapping[str, str]) -> C
         cwd=plain_text(spec.get("cwd") or "", "cwd"),
         stdin=_stdin(spec.get("stdin"), data),
         input=data,
-        secrets=tuple(v.encode() for v in secrets.values() if len(v) >= SECRET_CHARS_MIN),
+        secrets=(
+            *(given.masked if given is not None else ()),
+            *(v.encode() for v in secrets.values() if len(v) >= SECRET_CHARS_MIN),
+        ),
         limits=_limits(mapping(spec.get("limits"), "limits"), rules.limits),
         exit_codes=_exit_codes(mapping(spec.get("exit_codes"), "exit_codes")),
     )

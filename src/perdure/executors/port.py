@@ -105,6 +105,17 @@ class TaskCode(msgspec.Struct, frozen=True, kw_only=True):
     """What the task's definition says to its executor, such as num_gpus."""
 
 
+class JobSecrets(msgspec.Struct, frozen=True, kw_only=True):
+    """The secrets of a job. Keep them in memory: what an executor writes down is the job itself, which has references."""
+
+    spec: dict[str, Any]
+    """What to run, with the values in their places."""
+    names: dict[str, str]
+    """By value."""
+    masked: tuple[bytes, ...]
+    """What must not appear in output: the values, also as they stand in URLs, JSON and base64. The longest first."""
+
+
 class JobPayloads(Protocol):
     """The payload store, as a task reaches it in a process that an executor started elsewhere."""
 
@@ -144,6 +155,10 @@ class ExecutorHost(Protocol):
         """A line of the job's log that the executor writes itself."""
         ...
 
+    async def secrets(self, job: Job) -> JobSecrets | None:
+        """The secrets of a job; None: it has none. Raises SecretMissing, SecretUnavailable."""
+        ...
+
     async def call(self, act: Act[Q, R], request: Q) -> R:
         """Ask the server, with the worker's own credential. Raises the server's error; Unavailable where there is no answer."""
         ...
@@ -168,6 +183,9 @@ class Executor:
     """A running job takes a slot of the worker, because it uses the worker's machine. Otherwise a job that waits costs no slot."""
     takes_references: bool = False
     """Input that is in the payload store is given to `start` as references, for the job to load. Otherwise the worker loads it first."""
+    secret_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of a job's spec that secrets may stand in: those that it passes on without writing them where others can read them. A job with a
+    secret elsewhere is refused. `ExecutorHost.secrets` has the values."""
     keep_s: float = 60.0
     """How long an ended job is kept after its report was acknowledged, for a worker that takes over an attempt whose end was not recorded."""
 

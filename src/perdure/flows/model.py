@@ -17,6 +17,7 @@ from perdure.core.flow_control.options import FlowControlSpec
 from perdure.core.jobs import SERVICE, executor_of
 from perdure.core.retry import TaskOptions
 from perdure.core.schedules import ScheduleSpec
+from perdure.core.secrets import names_of
 
 DEFAULT: Final = "default"
 """The action of a node that names none, and the edge that catches actions without one of their own."""
@@ -274,6 +275,11 @@ class Flow(_Frozen, frozen=True):
                 if isinstance(call, TaskCall) and executor_of(call.task) not in ("", SERVICE):
                     return node.key
         return None
+
+    def secrets(self) -> list[str]:
+        """Names of the secrets that its tasks are given, in the order of the document."""
+        calls = (call for node in self.all_nodes() for call in (node.verb, node.compensate))
+        return names_of(place for call in calls if isinstance(call, TaskCall) for place in call.options.secrets)
 
     def all_nodes(self) -> Iterator[FlowNode]:
         """Those of embedded bodies too."""

@@ -1,15 +1,20 @@
 """The lines that one attempt, or the code of one run, wrote and that have not been sent yet.
 
-Law: what one attempt may keep is bounded, in each line and in all; a last line says how many lines were dropped.
+Laws:
+
+1. What one attempt may keep is bounded, in each line and in all; a last line says how many lines were dropped.
+2. Values of secrets are masked, also where they come in several writes. They are masked before a line is cut: half of one is not found.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from perdure.core.limits import LOG_BYTES_PER_ATTEMPT_MAX, LOG_LINE_CHARS_MAX
 from perdure.core.work import LogLine
+from perdure.sdk.secrets.known import known, redacted
 
 LINE_OVERHEAD_BYTES: Final = 16
 """Added to the size of each line, so that empty lines are bounded too."""
@@ -32,9 +37,27 @@ class OutputSink(Protocol):
 class OutputBuffer:
     """What one attempt wrote and has not been sent yet."""
 
-    __slots__ = ("_bytes", "_dropped", "_lock", "_partial", "_sink", "closed", "lines", "n", "owner")
+    __slots__ = (
+        "_bytes",
+        "_dropped",
+        "_held",
+        "_lock",
+        "_partial",
+        "_release",
+        "_sink",
+        "closed",
+        "lines",
+        "n",
+        "owner",
+    )
 
-    def __init__(self, sink: OutputSink, owner: tuple[bytes, int, int, int]) -> None:
+    def __init__(
+        self,
+        sink: OutputSink,
+        owner: tuple[bytes, int, int, int],
+        release: Callable[[str, str], object] | None = None,
+    ) -> None:
+        """`release` writes to a real stream what `teed` held back."""
         self.owner = owner
         """(run, seq, attempt, namespace)"""
         self.n = 0
@@ -44,6 +67,9 @@ class OutputBuffer:
         self._sink = sink
         self._bytes = self._dropped = 0
         self._partial: dict[str, str] = {}
+        self._held: dict[str, str] = {}
+        """By stream: what has not been passed on, because a secret may begin in it."""
+        self._release = release
         # Reentrant: a finalizer that prints may run while a line is being added.
         self._lock = threading.RLock()
 
@@ -54,14 +80,28 @@ class OutputBuffer:
                 text = self._partial.pop(stream, "") + text
             *whole, rest = text.split("\n")
             if rest:
-                # A line that does not end is kept as far as it would be shown; the rest of it is cut anyway.
-                self._partial[stream] = shown(rest)[: LOG_LINE_CHARS_MAX + 1] + ("\r" if rest[-1] == "\r" else "")
+                # A line that does not end is kept as far as it would be shown; the rest of it is cut anyway. A secret that goes on in the next
+                # write is found if its beginning is kept, and lies behind the cut if it is not.
+                kept = redacted(shown(rest))[: LOG_LINE_CHARS_MAX + 1 + known.redactor.overlap]
+                self._partial[stream] = kept + ("\r" if rest[-1] == "\r" else "")
         for line in whole:
             self.add(stream, "info", shown(line))
 
+    def teed(self, stream: str, text: str) -> str:
+        """What of a text may go to the real stream now, without secrets."""
+        redactor = known.redactor
+        if redactor.is_empty or self._release is None:
+            return redacted(text)
+        with self._lock:
+            text = redactor.text(self._held.pop(stream, "") + text)
+            held = 0 if self.closed else redactor.unfinished(text)
+            if held:
+                self._held[stream] = text[-held:]
+        return text[:-held] if held else text
+
     def add(self, stream: str, level: str, text: str) -> None:
         at_us = self._sink.now_us()
-        self.put(LogLine(at_us, stream, level, printable(text)))
+        self.put(LogLine(at_us, stream, level, printable(redacted(text))))
 
     def put(self, line: LogLine) -> None:
         with self._lock:
@@ -82,11 +122,17 @@ class OutputBuffer:
             if self.closed:
                 return
             new = not self.lines
+            for line in lines:
+                line.text = redacted(line.text)
             self.lines.extend(lines)
         self._sink.grown(self, new)
 
     def close(self) -> None:
         """The attempt is over: unfinished lines are as finished as they will be, and what was dropped is counted."""
+        held, self._held = self._held, {}
+        for stream, text in held.items():
+            if self._release is not None:
+                self._release(stream, text)
         with self._lock:
             partial, self._partial = self._partial, {}
             for stream, text in partial.items():

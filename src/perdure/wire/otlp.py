@@ -56,11 +56,15 @@ def _exporter(signal: Signal) -> Any:
         ) from e
 
 
-def batches() -> BatchSpanProcessor:
-    """Sends spans in batches, from a thread of its own."""
+def batches(redact: Callable[[str], str] | None = None) -> BatchSpanProcessor:
+    """Sends spans in batches, from a thread of its own. `redact` masks what their texts must not show."""
     exporter = _exporter("traces")
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - optional
 
+    if redact is not None:
+        from perdure.wire.otlp_redaction import RedactedSpans  # noqa: PLC0415 - needs OpenTelemetry
+
+        exporter = RedactedSpans(exporter, redact)
     return BatchSpanProcessor(exporter)
 
 
@@ -90,8 +94,9 @@ def resource(service: str) -> Resource:
     return Resource.create({} if named else {"service.name": service})
 
 
-def process_provider(service: str) -> TracerProvider:
-    """The process's tracer provider: the user's own where one is set up, so that their spans and ours go the same way; else a new one."""
+def process_provider(service: str, redact: Callable[[str], str] | None = None) -> TracerProvider:
+    """The process's tracer provider: the user's own where one is set up, so that their spans and ours go the same way; else a new one, whose
+    spans are masked by `redact`."""
     from opentelemetry import trace  # noqa: PLC0415 - optional
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - optional
 
@@ -99,7 +104,7 @@ def process_provider(service: str) -> TracerProvider:
     if isinstance(found, TracerProvider):
         return found
     made = TracerProvider(resource=resource(service))
-    made.add_span_processor(batches())
+    made.add_span_processor(batches(redact))
     trace.set_tracer_provider(made)
     return made
 

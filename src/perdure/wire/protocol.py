@@ -19,6 +19,7 @@ from perdure.core.events import EVENT_TYPES, Recorded
 from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.core.retry import End, TaskOptions
 from perdure.core.work import Activation, Assignment, AttemptToken, Beat, Decided, LogChunk, LogLine, Report, ServedCode
+from perdure.wire import secret_places
 from perdure.wire.codec import decode_commands, decode_recorded, encode_commands, encode_recorded
 from perdure.wire.pb import worker_pb2 as pb
 
@@ -324,6 +325,8 @@ def encode_down(down: Down) -> bytes:
         if o.never or o.on:
             task.never.extend(o.never)
             task.on.extend(o.on)
+        if o.secrets:
+            secret_places.put(task, o.secrets)
     for number, act, more in down.activations:
         events = encode_recorded(act.events)
         m.activations.add(
@@ -344,19 +347,7 @@ def decode_down(data: bytes) -> Down:
         if m.HasField("welcome")
         else None,
         tasks=[
-            Assignment(
-                t.run_id,
-                t.seq,
-                t.attempt,
-                t.epoch,
-                t.name,
-                t.input,
-                _options(t),
-                0,
-                t.trace,
-                t.queue,
-                t.job,
-            )
+            Assignment(t.run_id, t.seq, t.attempt, t.epoch, t.name, t.input, _options(t), 0, t.trace, t.queue, t.job)
             for t in m.tasks
         ],
         activations=[one for a in m.activations if (one := _activation(a, unreadable)) is not None],
@@ -380,7 +371,7 @@ def _activation(a: pb.Activation, unreadable: list[tuple[int, bytes, str]]) -> t
 
 def _options(t: pb.Task) -> TaskOptions:
     """As much of the options as a worker needs; most tasks have none."""
-    if not (t.timeout_us or t.heartbeat_us or t.at_most_once or t.never or t.on or t.executor):
+    if not (t.timeout_us or t.heartbeat_us or t.at_most_once or t.never or t.on or t.executor or t.secrets):
         return _NO_OPTIONS
     return TaskOptions(
         timeout_us=t.timeout_us,
@@ -389,6 +380,7 @@ def _options(t: pb.Task) -> TaskOptions:
         never=tuple(t.never),
         on=tuple(t.on),
         executor=t.executor,
+        secrets=secret_places.read(t),
     )
 
 

@@ -1,6 +1,6 @@
 """A collector: takes OTLP over gRPC and appends spans, metrics and log records to files, one JSON object per line.
 
-`receiver.py FILE` writes spans to FILE, and the others to FILE with `.metrics` and `.logs` appended.
+`receiver.py FILE` writes spans to FILE, and the others to FILE with `.metrics` and `.logs` appended. What came, as it came, is in `FILE.raw`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ class Collector:
         self._file, self._rows, self._answer, self._lock = file, rows, answer, threading.Lock()
 
     def Export(self, request: Any, context: Any) -> Any:
-        with self._lock, self._file.open("a") as out:
+        with self._lock, self._file.open("a") as out, self._file.with_name(f"{self._file.name}.raw").open("ab") as raw:
             out.writelines(json.dumps(row) + "\n" for row in self._rows(request))
+            raw.write(request.SerializeToString())
         return self._answer()
 
 

@@ -17,15 +17,20 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.expressions import Expr, ExprError, Path, Scope, parse_at
-from perdure.core.expressions.nodes import Fault, Meter
+from perdure.core.expressions.nodes import Fault, Get, Meter, Root
 from perdure.core.expressions.operators import text_of, weigh
 from perdure.core.limits import TEMPLATE_BYTES_MAX
 from perdure.core.payloads import inside
+from perdure.core.secrets import KEY as SECRET_KEY
+from perdure.core.secrets import SecretPlace
 
 TEMPLATE_DEPTH_MAX: Final = 100
 """Lists and objects within each other."""
 _READS_UNWEIGHED: Final = 8
 """A template that reads no more often than this cannot swell by much, and its result is not weighed: weighing costs more than all else."""
+
+SECRET: Final = "secret"
+"""The root of `secret.NAME`, which no scope has: secrets are taken out of a template before it is evaluated."""
 
 Fill = Callable[[Scope, Meter], Any]
 
@@ -102,6 +107,56 @@ def of(expr: Expr) -> Template:
 def literal(value: Any) -> Template:
     """A value that is what it is, `${` and all."""
     return Template(value, True, (), (), frozenset(), lambda scope, meter: value, False)
+
+
+def secret_name(expr: Expr) -> str | None:
+    """The NAME of `secret.NAME`; None for every other expression."""
+    tree = expr.tree
+    if isinstance(tree, Get) and isinstance(tree.base, Root) and tree.base.name == SECRET and len(tree.steps) == 1:
+        name = tree.steps[0]
+        return name if isinstance(name, str) else None
+    return None
+
+
+def without_secrets(made: Template) -> tuple[Template, tuple[SecretPlace, ...]]:
+    """The template with references in the place of `secret.NAME`, and where they stand (core/secrets.py)."""
+    places: list[SecretPlace] = []
+    form = _referring(made.form, (), places)
+    found = [pair for pair in zip(made.places, made.exprs, strict=True) if secret_name(pair[1]) is None]
+    return _template(form, found), tuple(places)
+
+
+def _referring(form: Any, path: Path, places: list[SecretPlace]) -> Any:
+    if isinstance(form, dict):
+        return {key: _referring(value, (*path, key), places) for key, value in form.items()}
+    if isinstance(form, list):
+        return [_referring(value, (*path, n), places) for n, value in enumerate(form)]
+    parts: tuple[str | Expr, ...] = (form,) if isinstance(form, Expr) else form.parts if isinstance(form, _Text) else ()
+    names = tuple(name for part in parts if isinstance(part, Expr) and (name := secret_name(part)) is not None)
+    if not names:
+        return form
+    places.append(SecretPlace(path, names))
+    return {SECRET_KEY: names[0] if len(parts) == 1 else _in_turn(parts)}
+
+
+def _in_turn(parts: tuple[str | Expr, ...]) -> list[Any]:
+    """Text, name, text, name ... text."""
+    out: list[Any] = []
+    text: list[str | Expr] = []
+    for part in parts:
+        name = secret_name(part) if isinstance(part, Expr) else None
+        if name is None:
+            text.append(part)
+        else:
+            out += [_joined(text), name]
+            text = []
+    return [*out, _joined(text)]
+
+
+def _joined(parts: list[str | Expr]) -> Any:
+    if any(isinstance(part, Expr) for part in parts):
+        return _Text(tuple(parts))
+    return "".join(part for part in parts if isinstance(part, str))
 
 
 def _template(form: Any, found: list[tuple[Path, Expr]]) -> Template:

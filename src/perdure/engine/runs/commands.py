@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from perdure.core import chain, ids
 from perdure.core import commands as cm
 from perdure.core import events as ev
@@ -17,6 +19,7 @@ from perdure.core.errors import Failure, InvalidInput, clip
 from perdure.core.limits import PENDING_TASKS_MAX
 from perdure.core.messages import CancelMessage, Message, PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.trace import run_traceparent
+from perdure.core.work import is_flow
 from perdure.engine.commits.rows import TaskRow
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
@@ -96,7 +99,11 @@ class RunCommands:
         )
 
     def _schedule_tasks(self, run: ActiveRun, c: cm.ScheduleTasks) -> bool:
-        event = ev.TasksScheduled(c.first, c.name, c.queue, c.inputs, c.options, c.nodes, c.index)
+        options = c.options
+        if options.secrets and not is_flow(run.version):
+            # Only the text of a flow says where secrets stand. A worker that runs workflow code could otherwise have those of another worker.
+            options = msgspec.structs.replace(options, secrets=())
+        event = ev.TasksScheduled(c.first, c.name, c.queue, c.inputs, options, c.nodes, c.index)
         run.record(event, sum(map(len, c.inputs)))
         if len(run.state.tasks) > PENDING_TASKS_MAX:
             why = f"the run has more than PENDING_TASKS_MAX={PENDING_TASKS_MAX} unfinished tasks"

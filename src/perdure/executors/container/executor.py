@@ -24,10 +24,13 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, ClassVar, Final
 
-from perdure.core.errors import Failure, InvalidInput, clip
+import msgspec
+
+from perdure.core.errors import Failure, InvalidInput, SecretMissing, SecretUnavailable, clip
 from perdure.core.jobs import CONTAINER
 from perdure.core.limits import JOB_RESULT_BYTES_MAX
 from perdure.executors.command_output import complaint, mask, outcome
+from perdure.executors.commands import SECRET_KEYS
 from perdure.executors.container.engine_api import (
     ContainerState,
     EngineApi,
@@ -46,7 +49,17 @@ from perdure.executors.container.spec import (
     read_spec,
 )
 from perdure.executors.job_dirs import AgentDirs, default_state_dir, read_job, write_job
-from perdure.executors.port import Executor, ExecutorHost, Job, JobFailed, JobLost, JobRefused, JobRunning, JobState
+from perdure.executors.port import (
+    Executor,
+    ExecutorHost,
+    Job,
+    JobFailed,
+    JobLost,
+    JobRefused,
+    JobRunning,
+    JobSecrets,
+    JobState,
+)
 
 PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Between steps that did not work; the last one repeats."""
@@ -66,6 +79,9 @@ class ContainerJob:
         self.spec: ContainerSpec | None = None
         """None: it cannot be read any more, because what the worker allows has changed."""
         self.state: JobState = JobRunning()
+        self.secrets: JobSecrets | None = None
+        self.unmasked: Failure | None = None
+        """Why its secrets are not known: what it writes cannot be shown."""
         self.is_stopping = False
         self.refusals = 0
         self.driver: asyncio.Task[None] | None = None
@@ -81,6 +97,7 @@ class ContainerExecutor(Executor):
     name: ClassVar[str] = CONTAINER
     poll_s = 30.0
     holds_slot = True
+    secret_keys: ClassVar[tuple[str, ...]] = SECRET_KEYS
     keep_s = 0.0
 
     options: ContainerOptions
@@ -108,7 +125,12 @@ class ContainerExecutor(Executor):
             if job is None:
                 rmtree(place, ignore_errors=True)
             else:
-                self._add(ContainerJob(job, place))
+                child = ContainerJob(job, place)
+                try:
+                    child.secrets = await host.secrets(job)
+                except (SecretMissing, SecretUnavailable) as e:
+                    child.unmasked = e.to_failure()
+                self._add(child)
 
     async def close(self) -> None:
         tasks = [*self._tasks, *(c.driver for c in self._children.values() if c.driver is not None)]
@@ -125,13 +147,16 @@ class ContainerExecutor(Executor):
         """Note the job and begin; what takes long, such as getting the image, goes on after it."""
         if job.name in self._children:
             return
-        read_spec(job, self._rules, self.options, os.environ)
+        secrets = await self.host.secrets(job)
+        read_spec(job, self._rules, self.options, os.environ, secrets)
         await self._api.ping()
         if job.name not in self._children:
             place = self._dirs.job(job.name)
             place.mkdir(mode=0o700, exist_ok=True)
             write_job(place, job)
-            self._add(ContainerJob(job, place))
+            child = ContainerJob(job, place)
+            child.secrets = secrets
+            self._add(child)
 
     async def observe(self, jobs: Sequence[Job]) -> list[JobState]:
         return [
@@ -159,7 +184,7 @@ class ContainerExecutor(Executor):
     def _add(self, child: ContainerJob) -> None:
         self._children[child.job.name] = child
         try:
-            child.spec = read_spec(child.job, self._rules, self.options, os.environ)
+            child.spec = read_spec(child.job, self._rules, self.options, os.environ, child.secrets)
         except JobRefused as e:
             if not _marker(child.place).exists():
                 self._end(child, JobFailed(Failure("job_refused", clip(str(e)), "Refused"), is_final=True))
@@ -223,13 +248,16 @@ class ContainerExecutor(Executor):
             self.host.changed(child.job.name)
         if child.is_stopping:  # it was being started when it was asked to stop
             await self._api.stop(child.job.name, self.options.grace_s)
-        await child.output.follow()
+        if child.unmasked is None:
+            await child.output.follow()
         await asyncio.sleep(PAUSES_S[0])  # its output ends shortly before it has exited
 
     async def _begin(self, child: ContainerJob, is_created: bool) -> None:
         name, spec = child.job.name, child.spec
         if child.is_stopping:
             self._end(child, JobFailed(Failure("task_cancelled", "it was cancelled before its container was started")))
+        elif child.unmasked is not None:
+            self._end(child, JobFailed(child.unmasked))
         elif spec is None:
             self._end(child, JobLost("the worker was restarted with other options before the container was started"))
         elif not is_created:
@@ -258,6 +286,13 @@ class ContainerExecutor(Executor):
                 self._end(child, JobFailed(Failure("task_failed", clip(text), "ImageUnavailable")))
 
     async def _finish(self, child: ContainerJob, found: ContainerState) -> None:
+        if child.unmasked is not None:
+            text = f"the container ended with code {found.exit_code}, and what it wrote is not shown, because its secrets are not known: "
+            self._end(
+                child,
+                JobFailed(msgspec.structs.replace(child.unmasked, message=clip(text + child.unmasked.message))),
+            )
+            return
         name, command = child.job.name, child.spec.command if child.spec is not None else None
         await child.output.finish()
         secrets = command.secrets if command is not None else ()

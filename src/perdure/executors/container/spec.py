@@ -21,7 +21,7 @@ from perdure.core import ids
 from perdure.core.jobs import CONTAINER, PULL_POLICIES, job_task
 from perdure.executors.commands import KEYS, CommandRules, CommandSpec, checked_names, mapping, plain_text, read_command
 from perdure.executors.container.images import Image, read_image
-from perdure.executors.port import Job, JobRefused
+from perdure.executors.port import Job, JobRefused, JobSecrets
 
 FILES: Final = "/perdure"
 """Where a container has its input and writes its result: a volume of its own, which goes with it."""
@@ -105,9 +105,15 @@ def command_rules(options: ContainerOptions) -> CommandRules:
     )
 
 
-def read_spec(job: Job, rules: CommandRules, options: ContainerOptions, environ: Mapping[str, str]) -> ContainerSpec:
+def read_spec(
+    job: Job,
+    rules: CommandRules,
+    options: ContainerOptions,
+    environ: Mapping[str, str],
+    secrets: JobSecrets | None = None,
+) -> ContainerSpec:
     """Raises Refused for what can never be run here."""
-    spec, command = job.spec, read_command(job, rules, environ)
+    spec, command = job.spec, read_command(job, rules, environ, secrets)
     image = read_image(spec.get("image"))
     reference = str(spec["image"])
     allowed = words(options.images)

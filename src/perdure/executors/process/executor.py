@@ -19,13 +19,23 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from perdure.core.calls import RUN
-from perdure.core.errors import Failure, InvalidInput, clip
+from perdure.core.errors import Failure, InvalidInput, SecretMissing, SecretUnavailable, clip
 from perdure.core.jobs import PROCESS
 from perdure.core.limits import JOB_RESULT_BYTES_MAX
 from perdure.executors.command_output import JSON_BYTES_MAX, STDERR_BYTES, Written, command_shown, outcome
-from perdure.executors.commands import KEYS, CommandRules, CommandSpec, checked_names, read_command
+from perdure.executors.commands import KEYS, SECRET_KEYS, CommandRules, CommandSpec, checked_names, read_command
 from perdure.executors.job_dirs import AgentDirs, default_state_dir
-from perdure.executors.port import Executor, ExecutorHost, Job, JobFailed, JobLost, JobRefused, JobRunning, JobState
+from perdure.executors.port import (
+    Executor,
+    ExecutorHost,
+    Job,
+    JobFailed,
+    JobLost,
+    JobRefused,
+    JobRunning,
+    JobSecrets,
+    JobState,
+)
 from perdure.executors.process.output import Follower, tail
 from perdure.executors.process.state import SHIM, JobDir, start_time
 
@@ -69,6 +79,9 @@ class ChildProcess:
     def __init__(self, job: Job, place: JobDir, command: CommandSpec | None) -> None:
         self.job, self.place, self.command = job, place, command
         self.state: JobState = JobRunning()
+        self.secrets: JobSecrets | None = None
+        self.unmasked: Failure | None = None
+        """Why its secrets are not known: what it writes cannot be shown."""
         self.pid = 0
         """Of the shim, which leads the process group."""
         self.started = 0
@@ -91,6 +104,7 @@ class ProcessExecutor(Executor):
     tasks: ClassVar[tuple[str, ...]] = (RUN,)
     poll_s = 30.0
     holds_slot = True
+    secret_keys: ClassVar[tuple[str, ...]] = SECRET_KEYS
     keep_s = 0.0
 
     options: ProcessOptions
@@ -111,7 +125,12 @@ class ProcessExecutor(Executor):
             if job is None:
                 place.remove()
             else:
-                self._found(ChildProcess(job, place, None))
+                child = ChildProcess(job, place, None)
+                try:
+                    child.secrets = await host.secrets(job)
+                except (SecretMissing, SecretUnavailable) as e:
+                    child.unmasked = e.to_failure()
+                self._found(child)
         self._following = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
@@ -130,9 +149,11 @@ class ProcessExecutor(Executor):
 
     async def start(self, job: Job) -> None:
         if job.name not in self._children:
-            command = read_command(job, self._rules, os.environ)
+            secrets = await self.host.secrets(job)
+            command = read_command(job, self._rules, os.environ, secrets)
             command = _with_program(command)
             child = ChildProcess(job, JobDir(self._dirs.job(job.name)), command)
+            child.secrets = secrets
             child.place.create(job, self._user)
             self._children[job.name] = child
             self._launch(child, command)
@@ -161,8 +182,11 @@ class ProcessExecutor(Executor):
 
     def _begin(self, child: ChildProcess) -> None:
         """It was on disk, and its process had not begun."""
+        if child.unmasked is not None:
+            self._end(child, JobFailed(child.unmasked))
+            return
         try:
-            child.command = read_command(child.job, self._rules, os.environ)
+            child.command = read_command(child.job, self._rules, os.environ, child.secrets)
             self._launch(child, child.command)
         except JobRefused as e:
             self._end(child, JobFailed(Failure("job_refused", clip(str(e)), "Refused"), is_final=True))
@@ -228,7 +252,7 @@ class ProcessExecutor(Executor):
         """Its process began under a worker before this one, or was about to."""
         begun = child.place.started()
         try:
-            child.command = read_command(child.job, self._rules, os.environ)
+            child.command = read_command(child.job, self._rules, os.environ, child.secrets)
         except JobRefused:
             child.command = None  # what it may be given has changed since; its end counts all the same
         if begun is not None:
@@ -242,10 +266,11 @@ class ProcessExecutor(Executor):
         """Follow its output, and be called when its shim ends."""
         secrets = child.command.secrets if child.command is not None else ()
         write, name = self.host.write, child.job.name
-        child.followers = [
-            Follower(child.place.stdout, secrets, lambda text: write(name, "stdout", text)),
-            Follower(child.place.stderr, secrets, lambda text: write(name, "stderr", text)),
-        ]
+        if child.unmasked is None:
+            child.followers = [
+                Follower(child.place.stdout, secrets, lambda text: write(name, "stdout", text)),
+                Follower(child.place.stderr, secrets, lambda text: write(name, "stderr", text)),
+            ]
         child.state = JobRunning(self.host.now_us())
         self.host.changed(name)
         try:
@@ -288,6 +313,9 @@ class ProcessExecutor(Executor):
             return JobLost(
                 "the process vanished without an exit code: its machine was restarted, or it was killed with its parent"
             )
+        if child.unmasked is not None:
+            text = f"the command ended with code {code}, and what it wrote is not shown, because its secrets are not known: {child.unmasked.message}"
+            return JobFailed(msgspec.structs.replace(child.unmasked, message=clip(text)))
         secrets = child.command.secrets if child.command is not None else ()
         return outcome(child.command, code, _written(child.place, secrets))
 

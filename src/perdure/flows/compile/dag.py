@@ -44,7 +44,7 @@ ROUTES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 DAG_ROOTS: Final = frozenset({"input", "state", "tasks", "run", "now"})
 RESERVED: Final = KEYWORDS | {
-    *("input", "state", "shared", "params", "item", "index", "count", "output", "run", "tasks", "now"),
+    *("input", "state", "shared", "params", "item", "index", "count", "output", "run", "tasks", "now", "secret"),
 }
 """Words that mean something else in expressions. Functions are none of them: those have a bracket behind them, and a new one must not
 make a flow that is in use unreadable."""

@@ -14,7 +14,7 @@ from perdure.core import expressions
 from perdure.core.durations import to_us
 from perdure.core.errors import InvalidInput
 from perdure.core.expressions import Expr, ExprError
-from perdure.core.expressions.template import Template
+from perdure.core.expressions.template import SECRET, Template
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.names import UNSAFE, invalid_name
 from perdure.core.suggestions import did_you_mean
@@ -22,6 +22,10 @@ from perdure.flows.model import SourcePlace
 from perdure.flows.problems import PROBLEMS_MAX, DocumentProblem, FlowError, Path, one_of
 from perdure.flows.source.document import Document
 
+SECRET_HINT: Final = (
+    "a secret may stand in what a task of a worker is given: url, headers, query and body of http, env of run, with of a Python task; "
+    "a service has auth"
+)
 SHOWN_CHARS: Final = 60
 """Characters of a wrong value that a message quotes."""
 PATH_STEPS_MAX: Final = 32
@@ -96,6 +100,8 @@ class Scope:
             return f"unknown name {short(root)}", "put spaces around the minus of a difference"
         if root in {"item", "index", "count"}:
             return f"{root!r} is known in a node with foreach or parallel only", ""
+        if root == SECRET:
+            return "a secret cannot be read here: the engine evaluates this, and records its value", SECRET_HINT
         if root == "output":
             return "'output' is known in `set:` only", ""
         known = [*self.roots, *(t for t, i in self.tasks.items() if self.before >> i & 1)]
@@ -266,7 +272,7 @@ class Reader:
         except ExprError as e:
             self.error(path, f"{what}: {e.message}", offset=e.offset if isinstance(value, str) else None)
             return None
-        return parsed if self._sound(parsed, path, scope, value if isinstance(value, str) else None) else None
+        return parsed if self.sound(parsed, path, scope, value if isinstance(value, str) else None) else None
 
     def template(self, value: Any, path: Path, scope: Scope) -> Template | None:
         """Any value with `${ }` inside."""
@@ -279,7 +285,7 @@ class Reader:
             return made
         before = len(self.problems)
         for one, place in zip(made.exprs, made.places, strict=True):
-            self._sound(one, (*path, *place), scope, _inner(value, place))
+            self.sound(one, (*path, *place), scope, inner(value, place))
         return made if len(self.problems) == before else None
 
     def _unreadable(self, value: Any, path: Path, first: ExprError) -> None:
@@ -294,7 +300,7 @@ class Reader:
         if len(self.problems) == before:
             self.error((*path, *first.path), first.message, key=True)
 
-    def _sound(self, one: Expr, path: Path, scope: Scope, text: str | None) -> bool:
+    def sound(self, one: Expr, path: Path, scope: Scope, text: str | None) -> bool:
         """Whether an expression reads what is there, and what it says can work. `text` is what stands at the path, if it is text."""
         before = len(self.problems)
         for root in sorted(one.roots):
@@ -342,7 +348,8 @@ def _offset_of(root: str, one: Expr, text: str | None) -> int | None:
     return begin + (m.start() if m else 0)
 
 
-def _inner(value: Any, path: Path) -> Any:
+def inner(value: Any, path: Path) -> Any:
+    """What stands at a path of a value."""
     for step in path:
         value = value[step]
     return value

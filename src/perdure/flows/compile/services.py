@@ -16,6 +16,7 @@ from perdure.core.jobs import SERVICE, SERVICE_TASK
 from perdure.core.limits import SERVICE_ATTEMPTS_MAX, SERVICE_DELAY_MS_MAX
 from perdure.flows.compile.options import ExecutionOptions
 from perdure.flows.compile.reading import Reader, Scope
+from perdure.flows.compile.secrets import TaskArgs
 from perdure.flows.compile.verbs import ARGUMENTS_MAX, NodeView, built_in_call, scalars
 from perdure.flows.model import HttpServiceOptions, Services, TaskCall, Verb
 from perdure.flows.problems import Path
@@ -106,7 +107,7 @@ def _http_service(
     }
     if r.template(said, path, scope) is None:
         return None
-    return built_in_call(SERVICE_TASK, Template.make({**form, **said}), execution)
+    return built_in_call(SERVICE_TASK, TaskArgs(Template.make({**form, **said})), execution)
 
 
 def _service_auth(r: Reader, value: Any, path: Path, node: NodeView) -> None:

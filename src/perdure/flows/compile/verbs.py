@@ -15,6 +15,15 @@ from perdure.flows.compile.flow_control import CONTROL_KEYS
 from perdure.flows.compile.input import read_input
 from perdure.flows.compile.options import ExecutionOptions
 from perdure.flows.compile.reading import Reader, Scope, found
+from perdure.flows.compile.secrets import (
+    COMMAND_HINT,
+    COMMAND_SECRET_KEYS,
+    HTTP_SECRET_KEYS,
+    JOB_HINT,
+    JOB_SECRET_KEYS,
+    TaskArgs,
+    read_args,
+)
 from perdure.flows.model import (
     ApprovalVerb,
     ChildCall,
@@ -144,13 +153,7 @@ def read_verb(
     value = node.fields.get(verb) if verb else None
     match verb:
         case "":
-            return TaskCall(
-                task=node.key,
-                queue=execution.queue,
-                options=execution.options,
-                said=execution.said,
-                args=read_with(r, node, scope),
-            )
+            return task_call(node.key, _task_args(r, node, scope), execution)
         case "python":
             return _python(r, value, node, scope, execution)
         case "http":
@@ -183,6 +186,23 @@ def read_verb(
             raise AssertionError(verb)
 
 
+def _task_args(r: Reader, node: NodeView, scope: Scope) -> TaskArgs | None:
+    """Arguments of a task, which may be secrets."""
+    value = node.fields.get("with")
+    if not isinstance(value, dict):
+        plain = read_with(r, node, scope)
+        return None if plain is None else TaskArgs(plain)
+    return read_args(r, value, node.at("with"), scope)
+
+
+def task_call(task: str, args: TaskArgs | None, execution: ExecutionOptions) -> TaskCall:
+    options = execution.options
+    if args is not None and args.secrets:
+        options = msgspec.structs.replace(options, secrets=args.secrets)
+    given = None if args is None else args.template
+    return TaskCall(task=task, queue=execution.queue, options=options, said=execution.said, args=given)
+
+
 def read_with(r: Reader, node: NodeView, scope: Scope) -> Template | None:
     """Arguments by name: an object, or one expression that makes an object."""
     value = node.fields.get("with")
@@ -194,12 +214,12 @@ def read_with(r: Reader, node: NodeView, scope: Scope) -> Template | None:
     return r.template(value, node.at("with"), scope)
 
 
-def built_in_call(task: str, args: Template | None, execution: ExecutionOptions) -> TaskCall | None:
+def built_in_call(task: str, args: TaskArgs | None, execution: ExecutionOptions) -> TaskCall | None:
     """A call of a built-in task; the options say which executor runs it, if one does."""
     if args is None:
         return None
     options = msgspec.structs.replace(execution.options, executor=executor_of(task))
-    return TaskCall(task=task, queue=execution.queue, options=options, said=execution.said, args=args)
+    return task_call(task, args, msgspec.structs.replace(execution, options=options))
 
 
 def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: ExecutionOptions) -> TaskCall | None:
@@ -211,11 +231,10 @@ def _python(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Exec
     if colon and not (_DOTTED_NAME.match(module) and _DOTTED_NAME.match(function)):
         r.error(path, f"python is {found(value)}; it must be module:function, or the name of a task")
         return None
-    args = read_with(r, node, scope)
-    return TaskCall(task=function, queue=execution.queue, options=execution.options, said=execution.said, args=args)
+    return task_call(function, _task_args(r, node, scope), execution)
 
 
-def _http(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None:
+def _http(r: Reader, value: Any, node: NodeView, scope: Scope) -> TaskArgs | None:
     path = node.at("http")
     fields = r.mapping(value, path, "http")
     if fields is None:
@@ -231,7 +250,7 @@ def _http(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | Non
             scalars(r, fields[key], (*path, key), key)
     if fields.get("method") is not None:
         r.word(fields["method"], (*path, "method"), "method", HTTP_METHODS)
-    return r.template({k: v for k, v in fields.items() if k in HTTP_KEYS}, path, scope)
+    return read_args(r, {k: v for k, v in fields.items() if k in HTTP_KEYS}, path, scope, HTTP_SECRET_KEYS)
 
 
 def scalars(r: Reader, value: Any, path: Path, what: str) -> None:
@@ -243,7 +262,7 @@ def scalars(r: Reader, value: Any, path: Path, what: str) -> None:
             r.wanted((*path, key), f"{key} in {what}", "text or a number", item)
 
 
-def _run(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None:
+def _run(r: Reader, value: Any, node: NodeView, scope: Scope) -> TaskArgs | None:
     path = node.at("run")
     if isinstance(value, (str, list)):
         whole, at = {"command": cast(Any, value)}, path
@@ -271,9 +290,9 @@ def _run(r: Reader, value: Any, node: NodeView, scope: Scope) -> Template | None
     if "secrets" in whole:
         r.names(whole["secrets"], (*path, "secrets"), "secrets")
     if at == path:
-        made = r.template(value, path, scope)
-        return None if made is None else Template.make(whole)
-    return r.template(whole, path, scope)
+        made = read_args(r, value, path, scope, (), COMMAND_HINT)
+        return None if made is None else TaskArgs(Template.make(whole))
+    return read_args(r, whole, path, scope, COMMAND_SECRET_KEYS, COMMAND_HINT)
 
 
 def _job(r: Reader, value: Any, node: NodeView, scope: Scope, execution: ExecutionOptions) -> TaskCall | None:
@@ -285,7 +304,9 @@ def _job(r: Reader, value: Any, node: NodeView, scope: Scope, execution: Executi
     name = r.name_of(fields.get("executor"), (*path, "executor"), "executor")
     if fields.get("command") is not None and not _command(r, fields["command"], (*path, "command"), node):
         return None
-    spec = r.template({k: v for k, v in fields.items() if k not in JOB_KEYS}, path, scope)
+    keys = JOB_SECRET_KEYS.get(name or "")
+    hint = COMMAND_HINT if keys else JOB_HINT
+    spec = read_args(r, {k: v for k, v in fields.items() if k not in JOB_KEYS}, path, scope, keys, hint)
     return None if name is None else built_in_call(job_task(name), spec, execution)
 
 

@@ -17,6 +17,7 @@ from perdure.core.expressions import Expr
 from perdure.core.expressions.template import Template
 from perdure.core.jobs import CONTAINER, JOB_TASK, executor_of, job_task
 from perdure.core.limits import ATTEMPTS_DEFAULT
+from perdure.core.secrets import KEY as SECRET_KEY
 from perdure.flows.model import (
     DEFAULT,
     ApprovalVerb,
@@ -217,6 +218,7 @@ def _field(args: Template | None, name: str) -> str:
 
 def _shown(form: Any) -> str:
     """A value as it was written, in one line."""
+    parts: Any
     if isinstance(form, str):
         return _clip(form)
     if isinstance(form, Expr):
@@ -225,7 +227,11 @@ def _shown(form: Any) -> str:
         return _clip(" ".join(_shown(part) for part in form[:WORDS_MAX]))
     if isinstance(form, (int, float)):
         return str(form)
-    parts: Any = getattr(form, "parts", ())
+    if isinstance(form, dict) and SECRET_KEY in form:
+        said: Any = form[SECRET_KEY]
+        parts = ["", said, ""] if isinstance(said, str) else said
+        return _clip("".join(f"${{secret.{p}}}" if n % 2 else _shown(p) for n, p in enumerate(parts)))
+    parts = getattr(form, "parts", ())
     return _clip("".join(p if isinstance(p, str) else f"${{{p.text}}}" for p in parts))
 
 

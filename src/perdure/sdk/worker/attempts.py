@@ -13,6 +13,7 @@ from perdure.core.limits import DETAILS_BYTES_MAX
 from perdure.core.work import Assignment, Beat
 from perdure.sdk.captured_output import OutputBuffer, OutputSink
 from perdure.sdk.payloads.converters import _ENCODER as JSON
+from perdure.sdk.secrets.known import redacted_data
 
 CLEANUP_S = 30.0
 """Clean-up time of an attempt that was asked to stop, before it is interrupted again."""
@@ -60,12 +61,15 @@ class AttemptHost(Protocol):
         """None: output is not captured."""
 
     def beat(self, attempt: Attempt, details: bytes) -> None: ...
+    def secret(self, attempt: Attempt, name: str) -> str:
+        """The value of a secret. Blocks while a provider is asked."""
+        ...
 
 
 class Attempt:
     """One execution of a task. `number` counts from 1; (task_id, number, epoch) is unique among executions."""
 
-    __slots__ = ("_assignment", "_host", "_output", "_over", "_pulse", "_runner", "cancelled")
+    __slots__ = ("_assignment", "_host", "_output", "_over", "_pulse", "_runner", "_secrets", "cancelled")
 
     def __init__(self, assignment: Assignment, host: AttemptHost, runner: Any = None) -> None:
         self._assignment, self._host = assignment, host
@@ -74,6 +78,8 @@ class Attempt:
         # Made by the first line and by the first heartbeat; most attempts say nothing.
         self._output: OutputBuffer | None = None
         self._pulse: Pulse | None = None
+        self._secrets: dict[str, str] | None = None
+        """Names of the secrets it has read, by value."""
         self._over = False
         """Its code has ended, one way or another."""
         self.cancelled = False
@@ -115,7 +121,7 @@ class Attempt:
         Needed only for tasks declared with `heartbeat=`. Call it as often as you like: a few beats per second are sent,
         with the details given last.
         """
-        self._host.beat(self, b"" if details is None else encode_details(details))
+        self._host.beat(self, b"" if details is None else redacted_data(encode_details(details)))
 
 
 class Pulse:

@@ -33,7 +33,9 @@ from perdure.core.payloads import MARK
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, LogLine, Report, Upstream
 from perdure.executors.port import Executor
+from perdure.sdk.secrets.store import SecretStore
 from perdure.sdk.worker import output
+from perdure.sdk.worker.attempt_secrets import TaskSecrets, check_result
 from perdure.sdk.worker.attempts import (
     CLEANUP_S,
     STOPS_MAX,
@@ -45,7 +47,7 @@ from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.heartbeats import Heartbeats
 from perdure.sdk.worker.jobs import CallAct, JobHooks, Jobs
 from perdure.sdk.worker.output import Outbox, OutputMode
-from perdure.sdk.worker.plain_calls import PlainCalls
+from perdure.sdk.worker.plain_calls import PlainCalls, TaskBorder
 from perdure.sdk.worker.processes import KILL_GRACE_S, TaskProcess, TaskProcesses
 from perdure.sdk.worker.relay import Relay
 from perdure.sdk.worker.reports import ended_report, error_report
@@ -75,6 +77,7 @@ class TaskExecutor:
         output_mode: OutputMode = "tee",
         tracer: TaskTracer | None = None,
         executors: Mapping[str, Executor] | None = None,
+        secrets: SecretStore | None = None,
     ) -> None:
         self._find, self._tracer = find, tracer
         self._clock_us, self._report, self._beats = upstream.clock_us, upstream.reported, upstream.beats
@@ -93,9 +96,12 @@ class TaskExecutor:
         self._context = contextvars.copy_context()
         self._claims = threading.Lock()
         self._payloads = TaskPayloads(upstream.payloads, self._context)
-        plain = PlainCalls(find, self._clock_us, self._claims, self._context, self._payloads, tracer)
+        self._secrets = TaskSecrets(secrets or SecretStore())
+        plain = PlainCalls(
+            find, self._clock_us, self._claims, self._context, TaskBorder(self._payloads, self._secrets), tracer
+        )
         self._threads = ThreadLane("perdure-task", capacity.threads, self._claim, plain.run, self._lane_ended)
-        self._children = TaskProcesses(self._clock_us, self.beat, self.relayed, find, self._payloads.file_of)
+        self._children = TaskProcesses(self._clock_us, self, self.relayed, find, self._payloads.file_of)
         self._processes = ThreadLane(
             "perdure-process",
             capacity.processes,
@@ -104,7 +110,7 @@ class TaskExecutor:
             self._lane_ended,
             self._children.leave,
         )
-        hooks = JobHooks(upstream, lambda a: Attempt(a, self), self._settle, find, self._slot_freed)
+        hooks = JobHooks(upstream, lambda a: Attempt(a, self), self._settle, find, self._slot_freed, self._secrets)
         self.jobs = Jobs(executors or {}, hooks)
         self._leaves_jobs = upstream.acknowledges  # in a program with an engine of its own both end
         self._heartbeats = Heartbeats(upstream.beats, self._is_beating, self._loop, self._context)
@@ -328,11 +334,16 @@ class TaskExecutor:
             if given.startswith(MARK):
                 given = await Relay(self._payloads.input(given), self._suspended)
                 loaded = self._clock_us()
+            if a.options.secrets:
+                given = await Relay(self._secrets.fill(info, given), self._suspended)
+                loaded = self._clock_us()
             args, kwargs = definition.signature.decode_call(given)
             fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
             call = Relay(fn(*args, **kwargs), self._suspended)
             value = await call
             data = definition.signature.encode_result(value)
+            if info._secrets is not None:
+                check_result(info, data)
             now = self._clock_us()
             cpu_us = now - loaded if call.cpu_ns is None else call.cpu_ns // 1000
             if self._payloads.is_heavy(data):
@@ -367,7 +378,8 @@ class TaskExecutor:
     ) -> Report:  # which has no connection: input and result are resolved and stored here
         a, started = info._assignment, self._clock_us()
         try:
-            report = self._children.run(info, self._payloads.input_now(a.input))
+            report = self._children.run(info, self._secrets.fill_now(info, self._payloads.input_now(a.input)))
+            check_result(info, report.value)
             report.value = self._payloads.result_now(report.value, a.name)
             return report
         except Exception as e:
@@ -383,6 +395,10 @@ class TaskExecutor:
     def beat(self, attempt: Attempt, details: bytes) -> None:
         """From any thread."""
         self._heartbeats.beat(attempt, details)
+
+    def secret(self, attempt: Attempt, name: str) -> str:
+        """From any thread."""
+        return self._secrets.read(attempt, name)
 
     def _is_beating(self, attempt: Attempt) -> bool:
         a = attempt._assignment

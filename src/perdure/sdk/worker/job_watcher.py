@@ -18,7 +18,17 @@ from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 
 from perdure.core.api.act import Act
-from perdure.core.errors import Failure, PayloadCorrupt, PayloadMissing, PerdureError, Unavailable, clip
+from perdure.core.errors import (
+    Failure,
+    PayloadCorrupt,
+    PayloadMissing,
+    PerdureError,
+    SecretExposed,
+    SecretMissing,
+    SecretUnavailable,
+    Unavailable,
+    clip,
+)
 from perdure.core.payload_port import PayloadCarrier
 from perdure.core.retry import End
 from perdure.core.retry import is_final as policy_is_final
@@ -31,10 +41,12 @@ from perdure.executors.port import (
     JobLost,
     JobRefused,
     JobRunning,
+    JobSecrets,
     JobState,
     JobSucceeded,
     TaskCode,
 )
+from perdure.sdk.worker.attempt_secrets import check_result
 from perdure.sdk.worker.attempts import Attempt
 
 log = logging.getLogger("perdure.worker")
@@ -108,6 +120,8 @@ class JobOwner(Protocol):
     async def offload(self, entry: JobAttempt, value: bytes) -> bytes: ...
     async def load_input(self, entry: JobAttempt) -> None:
         """Input that is kept in the payload store is fetched, once."""
+
+    async def secrets(self, job: Job) -> JobSecrets | None: ...
 
     @property
     def payloads(self) -> PayloadCarrier | None: ...
@@ -211,6 +225,9 @@ class Watcher:
         if entry is not None:
             self._owner.warn(entry, text)
 
+    async def secrets(self, job: Job) -> JobSecrets | None:
+        return await self._owner.secrets(job)
+
     async def call(self, act: Act[Q, R], request: Q) -> R:
         return await self._owner.call(act, request)
 
@@ -230,6 +247,7 @@ class Watcher:
         for pause_s in START_PAUSES_S:
             try:
                 async with self._calls, asyncio.timeout(CALL_S_MAX):
+                    _refuse_secrets(self.executor, entry.job)
                     if not self.executor.takes_references:
                         await self._owner.load_input(entry)
                     await self.executor.start(entry.job)
@@ -238,8 +256,11 @@ class Watcher:
             except JobRefused as e:
                 self._owner.ended(entry, End.FINAL_ERROR, b"", Failure("job_refused", clip(str(e)), "Refused"))
                 return
-            except (PayloadMissing, PayloadCorrupt) as e:
+            except (PayloadMissing, PayloadCorrupt, SecretUnavailable) as e:
                 self._owner.ended(entry, End.ERROR, b"", e.to_failure())
+                return
+            except SecretMissing as e:
+                self._owner.ended(entry, End.FINAL_ERROR, b"", e.to_failure())
                 return
             except Exception as e:
                 error = e
@@ -310,6 +331,8 @@ class Watcher:
                 self._is_running(entry, state)
             case _ if entry.phase is JobPhase.STOPPING:
                 self._stopped(entry)
+            case JobSucceeded(value) if (exposed := _exposed(entry, value)) is not None:
+                self._owner.ended(entry, End.FINAL_ERROR, b"", exposed)
             case JobSucceeded(value) if self._owner.is_heavy(value):
                 self.remove(entry)
                 self._spawn(self._store(entry, value))
@@ -388,6 +411,25 @@ class Watcher:
                     await self.executor.forget(job)
             except Exception as e:
                 log.warning("executor %s: the remains of %s are left: %s", self.executor.name, job.name, _said(e))
+
+
+def _refuse_secrets(executor: Executor, job: Job) -> None:
+    """Where the executor would write them into a place that others can read."""
+    for place in job.assignment.options.secrets:
+        if not place.path or place.path[0] not in executor.secret_keys:
+            takes = f"in {', '.join(executor.secret_keys)} alone" if executor.secret_keys else "nowhere in a job"
+            raise JobRefused(
+                f"the secret {place.names[0]} stands in {'.'.join(map(str, place.path))}; the executor {executor.name} takes secrets {takes}, "
+                "because others could read it there"
+            )
+
+
+def _exposed(entry: JobAttempt, value: bytes) -> Failure | None:
+    try:
+        check_result(entry.attempt, value)
+    except SecretExposed as e:
+        return e.to_failure()
+    return None
 
 
 def _said(error: BaseException | None) -> str:

@@ -19,12 +19,14 @@ from perdure.core.payload_port import PayloadCarrier
 from perdure.core.payloads import MARK
 from perdure.core.retry import End
 from perdure.core.work import Assignment, AttemptToken, Beat, Report, Upstream
-from perdure.executors.port import Executor, Job, TaskCode
+from perdure.executors.port import Executor, Job, JobSecrets, TaskCode
+from perdure.sdk.secrets.known import redacted_data
 from perdure.sdk.worker import output
+from perdure.sdk.worker.attempt_secrets import TaskSecrets
 from perdure.sdk.worker.attempts import Attempt
 from perdure.sdk.worker.job_watcher import JobAttempt, JobOwner, Watcher
 from perdure.sdk.worker.remote_call import code_of
-from perdure.sdk.worker.reports import ended_report
+from perdure.sdk.worker.reports import ended_report, redacted_failure
 
 JOBS_MAX: Final = 20_000
 """Jobs that one worker watches without a slot. Further ones keep their slots until others have ended."""
@@ -56,6 +58,7 @@ class JobHooks(msgspec.Struct, frozen=True):
     """The definition of a task."""
     freed: Callable[[], None]
     """A slot was given back."""
+    secrets: TaskSecrets
 
 
 class Jobs(JobOwner):
@@ -66,6 +69,8 @@ class Jobs(JobOwner):
         self._watchers = {name: Watcher(executor, self) for name, executor in executors.items()}
         self._call: CallAct = no_server
         self._deferred = 0
+        self._recovered: dict[str, dict[str, str]] = {}
+        """Secrets of jobs that an earlier worker left, until they are added; by job, names by value."""
         self._unacknowledged: dict[AttemptToken, tuple[Watcher, Job]] = {}
 
     async def open(self, call: CallAct) -> None:
@@ -93,6 +98,7 @@ class Jobs(JobOwner):
     def _add(self, job: Job, watcher: Watcher) -> JobAttempt:
         a = job.assignment
         entry = JobAttempt(job, watcher, self._hooks.find_attempt(a))
+        entry.attempt._secrets = self._recovered.pop(job.name, None)
         self._by_key[a.run_id, a.seq] = self._by_name[job.name] = entry
         return entry
 
@@ -130,6 +136,16 @@ class Jobs(JobOwner):
     def now_us(self) -> int:
         return self._upstream.clock_us()
 
+    async def secrets(self, job: Job) -> JobSecrets | None:
+        found = await self._hooks.secrets.of_job(job)
+        if found is not None:
+            entry = self._by_name.get(job.name)
+            if entry is None:  # a job that is being recovered has no attempt yet
+                self._recovered[job.name] = found.names
+            else:
+                entry.attempt._secrets = found.names
+        return found
+
     def write(self, entry: JobAttempt, stream: str, text: str) -> None:
         captured = output.output_of(entry.attempt)
         if captured is not None:
@@ -158,7 +174,8 @@ class Jobs(JobOwner):
             entry.job = Job(name=entry.job.name, assignment=loaded)
 
     def beat(self, entries: Iterable[JobAttempt], details: bytes = b"") -> None:
-        self._upstream.beats([Beat(*entry.token, details) for entry in entries])
+        shown = redacted_data(details)
+        self._upstream.beats([Beat(*entry.token, shown) for entry in entries])
 
     def defer(self, entry: JobAttempt) -> None:
         """The job waits outside: its slot is free, as long as the worker may watch more."""
@@ -174,6 +191,7 @@ class Jobs(JobOwner):
         self._remove(entry)
         now = self.now_us()
         started = entry.started_us or now
+        failure = redacted_failure(failure) if failure is not None else None
         report = Report(a.run_id, a.seq, a.attempt, end, value, failure, min(started, now), now, a.epoch)
         if end is not End.RETURNED:
             self._unacknowledged[entry.token] = (entry.watcher, entry.job)

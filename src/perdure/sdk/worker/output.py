@@ -12,6 +12,7 @@ Laws:
 
 1. Everything still reaches the real streams and the user's log handlers, unless the worker is configured otherwise.
 2. A record that a handler writes to a captured stream is one line, not two.
+3. Values of secrets that tasks have read are masked on every way: in what is sent, in the real streams and in records for log handlers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from typing import Any, Literal, cast
 
 from perdure.core.work import LogChunk, Upstream
 from perdure.sdk.captured_output import WORKFLOW_SEQ, OutputBuffer
+from perdure.sdk.secrets.known import redacted
 from perdure.sdk.worker.attempts import Attempt, current_slot
+from perdure.sdk.worker.log_redaction import redact_record
 from perdure.sdk.workflow.live_run import current as current_run
 
 FLUSH_S = 0.2
@@ -110,7 +113,7 @@ def output_of(attempt: Attempt) -> OutputBuffer | None:
         if sink is None:
             return None
         a = attempt._assignment
-        output = attempt._output = OutputBuffer(sink, (a.run_id, a.seq, a.attempt, a.ns))
+        output = attempt._output = OutputBuffer(sink, (a.run_id, a.seq, a.attempt, a.ns), _release)
     return output
 
 
@@ -130,14 +133,16 @@ class Tee:
         self._inner, self._name = inner, name
 
     def write(self, text: str) -> int:
-        if _installed and not _here.logging:
-            output = _current()
-            if output is not None:
-                output.write(self._name, text)
-                if not output._sink.tee:
-                    return len(text)
-        written: int = self._inner.write(text)
-        return written
+        output = _current() if _installed and not _here.logging else None
+        if output is None:
+            shown = redacted(text)
+        else:
+            output.write(self._name, text)
+            if not output._sink.tee:
+                return len(text)
+            shown = output.teed(self._name, text)
+        written: int = self._inner.write(shown) if shown or not text else 0
+        return written if shown is text else len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -151,6 +156,12 @@ class Tee:
 
     def __repr__(self) -> str:
         return f"<{self._name} of tasks, over {self._inner!r}>"
+
+
+def _release(stream: str, text: str) -> None:
+    """The end of what an attempt printed, which was held back because a secret could have begun in it."""
+    real = getattr(sys, stream)
+    (real._inner if type(real) is Tee else real).write(text)
 
 
 class _OutputThread(threading.local):
@@ -242,6 +253,7 @@ def _is_unconfigured(logger: logging.Logger, level: int) -> bool:
 
 
 def _call_handlers_and_keep(self: logging.Logger, record: logging.LogRecord) -> None:
+    redact_record(record)
     output = None if _here.logging else _current()
     if output is None:
         _call_handlers(self, record)

@@ -8,13 +8,23 @@ from contextvars import Context
 from time import thread_time_ns  # bound here, before workflow guards wrap it
 from typing import Any
 
+import msgspec
+
 from perdure.core.retry import End
 from perdure.core.work import Report
+from perdure.sdk.worker.attempt_secrets import TaskSecrets, check_result
 from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, Slot, current_slot
 from perdure.sdk.worker.reports import ended_report, error_report, success_report
 from perdure.sdk.worker.task_payloads import TaskPayloads
 from perdure.sdk.worker.threads import ThreadInterrupt
 from perdure.sdk.worker.tracing import TaskTracer
+
+
+class TaskBorder(msgspec.Struct, frozen=True):
+    """What inputs and results go through."""
+
+    payloads: TaskPayloads
+    secrets: TaskSecrets
 
 
 class PlainCalls:
@@ -26,11 +36,11 @@ class PlainCalls:
         clock_us: Callable[[], int],
         claims: threading.Lock,
         context: Context,
-        payloads: TaskPayloads,
+        border: TaskBorder,
         tracer: TaskTracer | None,
     ) -> None:
         self._find, self._clock_us, self._claims = find, clock_us, claims
-        self._context, self._payloads, self._tracer = context, payloads, tracer
+        self._context, self._border, self._tracer = context, border, tracer
 
     def run(self, info: Attempt) -> Report:
         """In a thread: the user's plain function. An interruption may arrive anywhere between the two ends of the hold."""
@@ -57,10 +67,13 @@ class PlainCalls:
         try:
             info.raise_if_cancelled()  # between its claim and its hold
             definition = self._find(a.name)
-            args, kwargs = definition.signature.decode_call(self._payloads.input_now(a.input))
+            payloads = self._border.payloads
+            given = self._border.secrets.fill_now(info, payloads.input_now(a.input))
+            args, kwargs = definition.signature.decode_call(given)
             fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
             value = definition.signature.encode_result(context.run(fn, *args, **kwargs))
-            value = self._payloads.result_now(value, a.name)
+            check_result(info, value)
+            value = payloads.result_now(value, a.name)
             if info.cancelled:
                 return ended_report(a, End.CANCELLED, started, self._clock_us())
             return success_report(a, value, started, self._clock_us())

@@ -1,7 +1,7 @@
 """What a worker and its child processes say to each other, over a pipe.
 
-worker --Job, BlobFile--> child
-       <--ProcessReady, AttemptBegun, OutputLines, Pulsed, BlobWanted, Ended--
+worker --Job, BlobFile, SecretFound--> child
+       <--ProcessReady, AttemptBegun, OutputLines, Pulsed, BlobWanted, SecretWanted, Ended--
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class ProcessCall(msgspec.Struct, tag="job"):
     clock_us: int
     """The parent's clock, which runs ahead of the machine's monotonic one by a constant."""
     monotonic_us: int
+    secrets: dict[str, str] = {}
+    """Names of the secrets that are in the input, by value: the child masks them."""
 
 
 class ProcessReady(msgspec.Struct, tag="ready"):
@@ -56,6 +58,12 @@ class BlobWanted(msgspec.Struct, tag="blob"):
     reference: Reference
 
 
+class SecretWanted(msgspec.Struct, tag="secret"):
+    """The task reads a secret: the parent has the providers."""
+
+    name: str
+
+
 class Ended(msgspec.Struct, tag="ended"):
     report: Report
     contents: list[SpooledContent] = []
@@ -68,7 +76,16 @@ class BlobFile(msgspec.Struct, tag="file"):
     error: str = ""
 
 
+class SecretFound(msgspec.Struct, tag="value"):
+    """The value of a secret; or the code and the text of the error."""
+
+    value: str
+    code: str = ""
+    error: str = ""
+
+
+Order = ProcessCall | BlobFile | SecretFound
 encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
-decode_order: Callable[[bytes], ProcessCall | BlobFile] = msgspec.msgpack.Decoder(ProcessCall | BlobFile).decode
-Answer = ProcessReady | AttemptBegun | OutputLines | Pulsed | BlobWanted | Ended
+decode_order: Callable[[bytes], Order] = msgspec.msgpack.Decoder(Order).decode
+Answer = ProcessReady | AttemptBegun | OutputLines | Pulsed | BlobWanted | SecretWanted | Ended
 decode_answer: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode

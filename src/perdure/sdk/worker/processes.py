@@ -36,20 +36,21 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.error_codes import error_for
 from perdure.core.errors import Failure, NotRegistered, PayloadMissing, clip
 from perdure.core.payloads import Reference
 from perdure.core.retry import End
 from perdure.core.work import LogLine, Report
-from perdure.payloads.content import FileContent, UnsentPayload
 from perdure.sdk import registry
 from perdure.sdk.captured_output import OutputBuffer
 from perdure.sdk.payloads.access import blob_access
-from perdure.sdk.payloads.blobs import Blob
 from perdure.sdk.payloads.process_access import ProcessAccess
+from perdure.sdk.secrets.known import known
 from perdure.sdk.worker import output
-from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, Slot, current_slot, pulse_of
+from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, AttemptHost, Slot, current_slot, pulse_of
 from perdure.sdk.worker.cpu_time import process_cpu_us
 from perdure.sdk.worker.output import FLUSH_LINES, FLUSH_S
+from perdure.sdk.worker.process_contents import blob_file, secret_found, spooled_contents, with_contents
 from perdure.sdk.worker.process_messages import (
     Answer,
     AttemptBegun,
@@ -60,7 +61,8 @@ from perdure.sdk.worker.process_messages import (
     ProcessCall,
     ProcessReady,
     Pulsed,
-    SpooledContent,
+    SecretFound,
+    SecretWanted,
     decode_answer,
     decode_order,
     encode,
@@ -97,7 +99,7 @@ class TaskProcess:
         self,
         attempt: Attempt,
         job: ProcessCall,
-        beat: Callable[[Attempt, bytes], None],
+        host: AttemptHost,
         wrote: Callable[[Attempt, list[LogLine]], None],
         file_of: Callable[[Reference], Path],
     ) -> Report | str:
@@ -112,13 +114,15 @@ class TaskProcess:
             while True:
                 match self._receive():
                     case Ended(report, contents):
-                        return _with_contents(report, contents)
+                        return with_contents(report, contents)
                     case BlobWanted(reference):
-                        self._connection.send_bytes(encode(_blob_file(reference, file_of)))
+                        self._connection.send_bytes(encode(blob_file(reference, file_of)))
+                    case SecretWanted(name):
+                        self._connection.send_bytes(encode(secret_found(attempt, host, name)))
                     case OutputLines(lines):
                         wrote(attempt, lines)
                     case Pulsed(details):
-                        beat(attempt, details)
+                        host.beat(attempt, details)
                     case ProcessReady():
                         self._ready = True
                     case AttemptBegun():
@@ -187,12 +191,12 @@ class TaskProcesses:
     def __init__(
         self,
         clock_us: Callable[[], int],
-        beat: Callable[[Attempt, bytes], None],
+        host: AttemptHost,
         wrote: Callable[[Attempt, list[LogLine]], None],
         find: Callable[[str], Any],
         file_of: Callable[[Reference], Path],
     ) -> None:
-        self._clock_us, self._beat, self._wrote, self._find, self._file_of = clock_us, beat, wrote, find, file_of
+        self._clock_us, self._host, self._wrote, self._find, self._file_of = clock_us, host, wrote, find, file_of
         self._by_thread: dict[int, TaskProcess] = {}
 
     def run(self, attempt: Attempt, given: bytes) -> Report:
@@ -205,7 +209,7 @@ class TaskProcesses:
         except Exception as e:
             return error_report(a, e, started, self._clock_us())
         attempt._runner = child
-        answer = child.execute(attempt, job, self._beat, self._wrote, self._file_of)
+        answer = child.execute(attempt, job, self._host, self._wrote, self._file_of)
         if isinstance(answer, Report) and not attempt.cancelled:
             return answer
         self.leave()
@@ -223,8 +227,9 @@ class TaskProcesses:
             a = msgspec.structs.replace(a, input=given)
         fn, sink = self._find(a.name).fn, attempt._host.sink
         tee = sink is None or sink.tee
+        now_us, monotonic_us = self._clock_us(), monotonic_ns() // 1000
         return ProcessCall(
-            fn.__module__, fn.__qualname__, a, sink is not None, tee, self._clock_us(), monotonic_ns() // 1000
+            fn.__module__, fn.__qualname__, a, sink is not None, tee, now_us, monotonic_us, dict(attempt._secrets or {})
         )
 
     def _child(self) -> TaskProcess:
@@ -243,38 +248,6 @@ class TaskProcesses:
         child = self._by_thread.pop(threading.get_ident(), None)
         if child is not None:
             child.discard()
-
-
-def _with_contents(report: Report, contents: list[SpooledContent]) -> Report:
-    """The report of a child, with the files that it wrote for blobs."""
-    if contents:
-        files = tuple(FileContent(Path(c.path), c.sha256, c.size, owned=c.owned) for c in contents)
-        report.value = UnsentPayload.of(report.value, files)
-    return report
-
-
-def _blob_file(reference: Reference, file_of: Callable[[Reference], Path]) -> BlobFile:
-    try:
-        return BlobFile(str(file_of(reference)))
-    except Exception as e:
-        return BlobFile("", clip(f"{type(e).__name__}: {e}"))
-
-
-def _spooled(payload: bytes) -> list[SpooledContent]:
-    """The contents of a result's blobs as files, for the parent, which deletes what was written for this alone."""
-    found: list[SpooledContent] = []
-    for content in payload.contents if isinstance(payload, UnsentPayload) else ():
-        if not isinstance(content, FileContent):
-            with Blob.writer() as out:
-                for chunk in content.chunks():
-                    out.write(chunk)
-            file = out.blob.content
-        else:
-            file = content
-        assert isinstance(file, FileContent)
-        found.append(SpooledContent(str(file.path), file.sha256, file.size, file.owned))
-        file.disown()
-    return found
 
 
 def _signal_name(number: int) -> str:
@@ -318,6 +291,8 @@ class ProcessServer:
         self._connection = connection
         self._jobs: queue.SimpleQueue[ProcessCall] = queue.SimpleQueue()
         self._files: queue.SimpleQueue[BlobFile] = queue.SimpleQueue()
+        self._secrets: queue.SimpleQueue[SecretFound] = queue.SimpleQueue()
+        self._asking = threading.Lock()
         self._sending = threading.Lock()
         self._sender = 0
         """The thread that is sending: a finalizer that prints there must not send as well."""
@@ -350,6 +325,8 @@ class ProcessServer:
                 order = decode_order(self._connection.recv_bytes())
                 if isinstance(order, ProcessCall):
                     self._jobs.put(order)
+                elif isinstance(order, SecretFound):
+                    self._secrets.put(order)
                 else:
                     self._files.put(order)
         except (EOFError, OSError):
@@ -393,6 +370,8 @@ class ProcessServer:
         self.sink, self.tee = (self if job.capture else None), job.tee
         self._output, self._lines = None, 0
         attempt = self._attempt = Attempt(a, self)
+        for value, name in job.secrets.items():
+            known.learn(name, value)
         context = contextvars.copy_context()
         slot = Slot(attempt)
         context.run(current_slot.set, slot)
@@ -419,7 +398,7 @@ class ProcessServer:
             with contextlib.suppress(Exception):  # closed, or of the user's making
                 stream.flush()
         self._busy = False
-        contents = _spooled(report.value)
+        contents = spooled_contents(report.value)
         blobs.close()
         report.value = bytes(report.value)
         self._send(Ended(report, contents))
@@ -442,6 +421,15 @@ class ProcessServer:
         if answer.error:
             raise PayloadMissing(f"the blob cannot be read: {answer.error}")
         return Path(answer.path)
+
+    def secret(self, attempt: Attempt, name: str) -> str:
+        with self._asking:  # of several threads one at a time, so that each gets its own answer
+            self._send(SecretWanted(name))
+            answer = self._secrets.get()
+        if answer.code:
+            raise error_for(answer.code, answer.error)
+        known.learn(name, answer.value)
+        return answer.value
 
     def now_us(self) -> int:
         return monotonic_ns() // 1000 + self._ahead_us

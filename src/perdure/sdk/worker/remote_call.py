@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from typing import Any, Final
 
-from perdure.core.errors import NotRegistered
+from perdure.core.errors import NotRegistered, SecretMissing
 from perdure.core.payload_port import PayloadCarrier
 from perdure.core.retry import End
 from perdure.core.work import Assignment
@@ -62,3 +62,9 @@ class _NoHost:
 
     def beat(self, attempt: Attempt, details: bytes) -> None:
         pass
+
+    def secret(self, attempt: Attempt, name: str) -> str:
+        raise SecretMissing(
+            f"{attempt.task} runs outside of its worker, where secrets would not be masked: perdure.secret({name!r}) does not work there. "
+            "Use a secret of that platform instead"
+        )

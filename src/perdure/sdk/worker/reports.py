@@ -5,14 +5,36 @@ from __future__ import annotations
 import traceback
 from datetime import timedelta
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
-from perdure.core.errors import Failure, PerdureError, Unavailable, clip
+import msgspec
+
+from perdure.core.errors import (
+    Failure,
+    PerdureError,
+    SecretExposed,
+    SecretMissing,
+    SecretUnavailable,
+    Unavailable,
+    clip,
+)
 from perdure.core.limits import RETRY_AFTER_S_MAX
 from perdure.core.retry import End, is_final
 from perdure.core.work import Assignment, Report
 from perdure.sdk.options import qualified
+from perdure.sdk.secrets.known import redacted, redacted_error
 from perdure.sdk.worker.attempts import FinalError
+
+SECRET_ERRORS: Final = (SecretMissing, SecretUnavailable, SecretExposed)
+"""Recorded under codes of their own."""
+
+
+def redacted_failure(failure: Failure) -> Failure:
+    """Without the values of secrets."""
+    message, trace = redacted(failure.message), redacted(failure.traceback)
+    if message is failure.message and trace is failure.traceback:
+        return failure
+    return msgspec.structs.replace(failure, message=clip(message), traceback=clip(trace))
 
 
 def success_report(a: Assignment, value: bytes, started_us: int, finished_us: int, cpu_us: int | None = None) -> Report:
@@ -28,13 +50,10 @@ def error_report(
     # A store that is away may be back for the next attempt; any other error of ours will come again.
     ours = isinstance(error, PerdureError) and not isinstance(error, Unavailable)
     final = is_final(a.options, names) or ours or isinstance(error, FinalError)
-    failure = Failure(
-        "task_failed",
-        clip(str(error)),
-        type(error).__name__,
-        clip("".join(traceback.format_exception(error))),
-        retry_after_us(error),
-    )
+    code = error.code if isinstance(error, SECRET_ERRORS) else "task_failed"
+    # Masked before they are cut: half of a secret is not found.
+    text, trace = redacted_error(str(error)), redacted_error("".join(traceback.format_exception(error)))
+    failure = Failure(code, clip(text), type(error).__name__, clip(trace), retry_after_us(error))
     return ended_report(a, End.FINAL_ERROR if final else End.ERROR, started_us, finished_us, failure, cpu_us)
 
 

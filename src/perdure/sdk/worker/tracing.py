@@ -11,12 +11,14 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import Token
+from traceback import format_exception
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from perdure.core import ids
 from perdure.core.trace import parse, run_traceparent
 from perdure.core.work import Assignment, Report
+from perdure.sdk.secrets.known import redacted
 from perdure.wire import otlp
 
 if TYPE_CHECKING:
@@ -112,7 +114,9 @@ class AttemptSpan(AbstractContextManager["AttemptSpan"]):
         if self._token is not None:
             context.detach(self._token)
         if isinstance(error, Exception):
-            self._span.record_exception(error)
+            trace = "".join(format_exception(error))
+            said = {"exception.message": redacted(str(error)), "exception.stacktrace": redacted(trace)}
+            self._span.record_exception(error, attributes=said)
             self.fail(type(error).__name__, str(error))
         elif error is not None:  # it was cancelled, or the process is going down
             self._span.set_attribute("perdure.cancelled", True)
@@ -122,11 +126,11 @@ class AttemptSpan(AbstractContextManager["AttemptSpan"]):
         from opentelemetry.trace import Status, StatusCode
 
         self._span.set_attribute("error.type", kind)
-        self._span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}"))
+        self._span.set_status(Status(StatusCode.ERROR, redacted(f"{kind}: {message}")))
 
 
 def task_tracer(*, asked: bool | None = None, service: str = SERVICE) -> TaskTracer | None:
     """The tracer of this process's tasks; None when tracing is off. `asked` None leaves it to the environment."""
     if asked is False or (asked is None and not otlp.wanted()):
         return None
-    return TaskTracer(otlp.process_provider(service))
+    return TaskTracer(otlp.process_provider(service, redacted))

@@ -20,6 +20,7 @@ from perdure.core.jobs import SERVICE
 from perdure.core.limits import BUILD_ID_CHARS_MAX
 from perdure.core.work import Activation, Assignment, AttemptToken, Decided, Report, ServedCode, Upstream
 from perdure.executors.port import Executor
+from perdure.sdk.secrets.store import SecretStore
 from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs, service_executor
 from perdure.sdk.worker.capacity import DEFAULT_CAPACITY, Capacity
 from perdure.sdk.worker.definitions import WorkerDefinitions
@@ -32,7 +33,9 @@ from perdure.sdk.worker.workflow_runner import WorkflowRunner
 from perdure.sdk.workflow import guards
 
 
-class BuildOptions(TypedDict, total=False):
+class ServingOptions(TypedDict, total=False):
+    secrets: Sequence[str]
+    """Providers of secrets, in the order in which they are asked; else PERDURE_SECRETS."""
     build_id: str
     """What the worker was built from, such as a commit."""
     is_dev: bool
@@ -58,9 +61,9 @@ class Worker:
         output: OutputMode = "tee",
         tracer: Callable[[], TaskTracer | None] = lambda: None,
         executors: Sequence[Executor] = (),
-        **build: Unpack[BuildOptions],
+        **options: Unpack[ServingOptions],
     ) -> None:
-        build_id = build.get("build_id", "")
+        build_id = options.get("build_id", "")
         if not build_id.isprintable() or len(build_id) > BUILD_ID_CHARS_MAX:
             raise InvalidInput(
                 f"a build id has at most BUILD_ID_CHARS_MAX={BUILD_ID_CHARS_MAX} printable characters, such as a commit or a tag"
@@ -71,9 +74,10 @@ class Worker:
         self._executors = {e.name: e for e in executors}
         self._capacity, self._tracer = capacity, tracer
         self._output: OutputMode = output
+        self._secrets = SecretStore(options.get("secrets") or None)
         self._verbs = Verbs(verbs) if verbs is not None else None
         self.definitions = WorkerDefinitions(
-            queues, self._verbs, executors, build_id=build_id, is_dev=build.get("is_dev", False)
+            queues, self._verbs, executors, build_id=build_id, is_dev=options.get("is_dev", False)
         )
         self.ns = 0
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -125,7 +129,13 @@ class Worker:
         refuse_in_child_that_starts()
         self.ns = upstream.ns
         self._tasks = TaskExecutor(
-            self.definitions.task, upstream, self._capacity, self._output, self._tracer(), self._executors
+            self.definitions.task,
+            upstream,
+            self._capacity,
+            self._output,
+            self._tracer(),
+            self._executors,
+            self._secrets,
         )
         self._runs = WorkflowRunner(self.definitions.workflow, upstream, self._capacity.runs_max, self._tasks.sink)
 

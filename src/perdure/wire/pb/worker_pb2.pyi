@@ -388,6 +388,7 @@ class Task(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     EXECUTOR_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     seq: _builtins.int
     attempt: _builtins.int
@@ -411,6 +412,10 @@ class Task(_message.Message):
 
     @_builtins.property
     def on(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___SecretPlace]:
+        """Where in the input secrets stand; see SecretPlace."""
+
     def __init__(
         self,
         *,
@@ -429,14 +434,43 @@ class Task(_message.Message):
         queue: _builtins.str = ...,
         job: _builtins.str = ...,
         executor: _builtins.str = ...,
+        secrets: _abc.Iterable[Global___SecretPlace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "attempt", b"attempt", "epoch", b"epoch", "executor", b"executor", "heartbeat_us", b"heartbeat_us", "input", b"input", "job", b"job", "name", b"name", "never", b"never", "on", b"on", "queue", b"queue", "run_id", b"run_id", "seq", b"seq", "timeout_us", b"timeout_us", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "attempt", b"attempt", "epoch", b"epoch", "executor", b"executor", "heartbeat_us", b"heartbeat_us", "input", b"input", "job", b"job", "name", b"name", "never", b"never", "on", b"on", "queue", b"queue", "run_id", b"run_id", "secrets", b"secrets", "seq", b"seq", "timeout_us", b"timeout_us", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class SecretPlace(_message.Message):
+    """A place of a task's input that holds {"$secret": "NAME"}, or {"$secret": [text, "NAME", text, ...]}. The worker puts the text with the values
+    there right before the task begins, if the names are those listed here, and otherwise fails the attempt. Nothing else in the input is a reference.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Keys and indexes from the root of the input, as a JSON list."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecretPlace: _TypeAlias = SecretPlace  # noqa: Y015
 
 @_typing.final
 class Report(_message.Message):
