@@ -66,6 +66,11 @@ insert into perdure.dedup (ns, workflow, key, run_id, expires_at) values
   (1, 'w', 'old', '{ANY}', now() - interval '1 hour'), (1, 'w', 'until its end', '{ANY}', 'infinity');
 insert into perdure.payload (ns, store, sha256, size, is_complete, check_at) values (1, '', '\\x{bytes(32).hex()}', 1, true, now() - interval '1 hour');
 insert into perdure.payload_garbage (store, sha256, check_at) values ('file:///x/y', '\\x{bytes(32).hex()}', now() - interval '1 hour');
+insert into perdure.notification_rule (ns, name, workflows, kinds, late_after_us, target, address, created_by) values
+  (1, 'r', '{{*}}', '{{run.late}}', 1, 'webhook', '', '');
+insert into perdure.notification (rule_id, ns, kind, occurrence, workflow, hook, data, at, status, due_at, ended_at) values
+  (1, 1, 'run.late', '', 'w', null, '{{}}', now(), 'pending', now(), null), (0, 1, 'hook.failed', '', 'w', 'h', '{{}}', now(), 'pending', now(), null),
+  (1, 1, 'run.failed', '', 'w', null, '{{}}', now(), 'done', now(), now() - interval '1 hour');
 insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
 insert into perdure.run_count (ns, workflow, at, writer, success) values (1, 'w', now() - interval '3 days', 1, 1);
 insert into perdure.run_duration (ns, workflow, day, size, writer, n) values (1, 'w', now() - interval '3 days', 1, 1, 1);
@@ -236,6 +241,12 @@ LOCKS = [
     ),
     held("lock_deferred_start", "deferred_start", "key = 'k'", ns=1, workflow="w", key="k"),
     claimed("claim_deferred_starts", "deferred_start", "key = 'k'", limit=10, lease_s=1.0),
+    claimed(
+        "claim_notifications", "notification", "rule_id = 1 and status = 'pending'", per_rule=8, limit=10, lease_s=1.0
+    ),
+    claimed("claim_hooks", "notification", "rule_id = 0", limit=10, lease_s=1.0),
+    Lock("note_late", {"limit": 10}, skips=row("notification_rule", "id = 1")[1], found=[(6,)], skipped=[(0,)]),
+    claimed("sweep_notifications", "notification", "status = 'done'", kept_s=60.0, limit=10),
     held("lock_dedup", "dedup", "key = 'old'", ns=1, workflow="w", key="old"),
     claimed("delete_expired_dedups", "dedup", "key = 'old'", limit=10),
     picked(

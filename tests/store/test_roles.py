@@ -239,6 +239,16 @@ READER_MUST_NOT = [
 ]
 
 
+READER_COLUMNS = {
+    "api_key": "id, name",
+    "secret": "name",
+    "webhook": "name, event",
+    "web_session": "subject",
+    "notification_rule": "name, address",
+}
+"""Of tables with columns that a reader does not see."""
+
+
 @pytest.mark.parametrize("statement", READER_MUST_NOT)
 async def test_a_reader_reads_and_does_nothing_else(granted: Roles, statement: str) -> None:
     c = await asyncpg.connect(granted.reader_dsn)
@@ -246,9 +256,7 @@ async def test_a_reader_reads_and_does_nothing_else(granted: Roles, statement: s
         with pytest.raises(DENIED):
             await c.execute(statement)
         for table in roles.READER_GRANTS:
-            columns = {"api_key": "id, name", "secret": "name", "webhook": "name, event", "web_session": "subject"}.get(
-                table, "*"
-            )
+            columns = READER_COLUMNS.get(table, "*")
             await c.execute(f"select {columns} from perdure.{table} limit 1")
     finally:
         await c.close()

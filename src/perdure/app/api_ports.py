@@ -11,6 +11,7 @@ from perdure.store.bulk_jobs import PostgresBulkJobs
 from perdure.store.dead_letters import PostgresDeadLetters
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.flow_control_rules import PostgresFlowControlRules
+from perdure.store.outbox import PostgresOutbox
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
 from perdure.store.saved_views import PostgresSavedViews
@@ -35,6 +36,7 @@ def api_ports(
         rules=PostgresFlowControlRules(pool),
         dead_letters=PostgresDeadLetters(pool),
         services=PostgresServices(pool),
+        outbox=PostgresOutbox(pool),
         views=PostgresSavedViews(pool),
         bulk_jobs=PostgresBulkJobs(pool),
         keys=Keys(pool),

@@ -20,6 +20,8 @@ from perdure.app.api_ports import api_ports
 from perdure.app.dev.discovery import server_url
 from perdure.app.embedded_options import PerdureOptions
 from perdure.app.gc_tuning import CollectorPace
+from perdure.app.outbox import outbox, secret_box
+from perdure.app.senders.settings import notify_settings
 from perdure.app.tracing import Tracing
 from perdure.core.api import runs
 from perdure.core.api.act import Act
@@ -119,13 +121,16 @@ class Perdure(ClientBase):
         self.store = PostgresStore(dsn)
         await self.store.open()
         self.engine = Engine(engine_stores(self.store), self.worker, self.settings)
-        self.api = Api(self.engine, api_ports(self.store, is_audited=self._is_audited), _server_url)
+        self.api = Api(
+            self.engine, api_ports(self.store, secrets=secret_box(os.environ), is_audited=self._is_audited), _server_url
+        )
         self._tracing.trace_runs(self.engine)
         caller = Caller(EMBEDDED, self.settings.namespace, "sdk", self._timeout_s)
         self._backend = Backend(EmbeddedBackend(self.api, self.worker, caller, self._timeout_s))
         self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
         await self.engine.open()
         self.engine.add_service(BulkWork(self.api))
+        self.engine.add_service(outbox(self.api, notify_settings(os.environ)))
         blob_access.set(LoopAccess(self._backend.payloads))
         if self.worker is not None:
             await self._take_over_jobs(self.worker)

@@ -24,6 +24,7 @@ from perdure.app.connections import descriptors
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.http_server import HttpServer
 from perdure.app.logs import exported
+from perdure.app.outbox import outbox
 from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.app.signals import signals
 from perdure.app.task_signatures import TaskTypes
@@ -130,6 +131,7 @@ class ServerProcess:
         ports = api_ports(store, reads=reads, definitions=registry, secrets=SecretBox(s.secret_keys))
         api = Api(engine, ports, lambda: self.url)
         engine.add_service(BulkWork(api))
+        engine.add_service(outbox(api, s.notify_settings))
         # No web page can make a browser send gRPC requests: the token of `perdure dev` is for HTTP alone.
         grpc = GrpcServer(
             api,

@@ -13,9 +13,10 @@ import msgspec
 
 from perdure.app import setting_values as values
 from perdure.app.connections import ConnectionBounds
-from perdure.app.process_settings import Format, Level, Named, ProcessSettings, Seconds, Switch, checked, group
+from perdure.app.process_settings import Format, Level, Named, ProcessSettings, Seconds, Switch, Words, checked, group
+from perdure.app.senders.settings import NotifySettings
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import PAYLOAD_INLINE_BYTES, WEB_SESSION_IDLE_S, WEB_SESSION_S
+from perdure.core.limits import NOTIFY_TIMEOUT_S, PAYLOAD_INLINE_BYTES, WEB_SESSION_IDLE_S, WEB_SESSION_S
 from perdure.engine.settings import EngineSettings
 from perdure.payloads.objects import payload_urls
 from perdure.server.auth import OidcSettings
@@ -99,6 +100,16 @@ class ServerSettings(ProcessSettings):
     """`off`: plain HTTP, behind a proxy that ends TLS; a certificate is then for gRPC alone."""
     secret_keys: Annotated[tuple[bytes, ...], checked(parse_keys), Named("PERDURE_SECRET_KEY", secret=True)] = ()
     """Keys that seal webhook secrets in the database, the same on every server: 32 bytes in base64, separated by commas or lines. The first seals, all open."""
+    notifications: Switch = True
+    """`off`: this server delivers no notifications; others of the same database do."""
+    notify_allow: Words = ()
+    """Hosts and networks that notifications may be sent to beside the public internet, separated by commas."""
+    notify_timeout_s: Annotated[Seconds, Named("PERDURE_NOTIFY_TIMEOUT")] = float(NOTIFY_TIMEOUT_S)
+    """How long one attempt to deliver a notification may take."""
+    smtp_url: Annotated[str, Named(secret=True)] = ""
+    """The email server: `smtp://user:password@host:587`, or `smtps://…` for TLS from the beginning."""
+    smtp_from: str = ""
+    """The sender's address of emails."""
     oidc: Annotated[OidcSettings | None, group(OidcSettings, "PERDURE_OIDC_")] = None
     tls: Annotated[TlsFiles | None, group(TlsFiles, "PERDURE_TLS_")] = None
     metrics: Annotated[Address | None, checked(_address(0)), Named("PERDURE_METRICS_BIND")] = None
@@ -128,6 +139,7 @@ class ServerSettings(ProcessSettings):
 
     def model_post_init(self, context: Any, /) -> None:
         check_auth(self.auth, self.http, self.grpc)
+        self.notify_settings.check()
         if self.drain_s <= 0:
             raise InvalidInput(f"the time to drain is {self.drain_s:g}s; it must be above 0")
         if self.session_lifetime_s <= 0 or self.session_idle_s <= 0:
@@ -174,6 +186,16 @@ class ServerSettings(ProcessSettings):
             close_grace_s=grace,
             payload_stores=self.payloads,
             payload_inline_bytes=self.payload_inline_bytes,
+        )
+
+    @property
+    def notify_settings(self) -> NotifySettings:
+        return NotifySettings(
+            is_on=self.notifications,
+            allow=self.notify_allow,
+            smtp_url=self.smtp_url,
+            smtp_from=self.smtp_from,
+            timeout_s=self.notify_timeout_s,
         )
 
     def url_of(self, bound: Address) -> str:

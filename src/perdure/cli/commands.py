@@ -65,6 +65,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "calendar": Entry("calendars", "Manage the calendars that schedules use."),
         "event": Entry("named_events", "Send and list named events."),
         "webhook": Entry("webhooks", "Turn signed HTTP requests into named events."),
+        "notify": Entry("notify", "Notify people and systems about runs."),
         "approval": Entry("approvals", "List and answer approvals."),
         "approve": Entry("approvals", "Approve what a run asks for."),
         "reject": Entry("approvals", "Reject what a run asks for."),

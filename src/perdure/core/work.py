@@ -45,6 +45,8 @@ class ServedCode(msgspec.Struct, frozen=True, kw_only=True):
     """Flow-control options of its runs as JSON; empty: none."""
     parameters: bytes = b""
     """What it takes, as JSON of core/parameters.py; empty: nothing is checked."""
+    hooks: bytes = b""
+    """Status in which a run ends -> workflow of which a run starts then, as JSON; empty: none."""
 
 
 AttemptToken = tuple[bytes, int, int]

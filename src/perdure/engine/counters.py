@@ -101,6 +101,9 @@ class Counters:
     schedules_skipped: int = 0
     polls: int = 0
     notifications: int = 0
+    notifications_delivered: int = 0
+    notifications_failed: int = 0
+    """Attempts to deliver a notification, or to start the run of a hook, that failed."""
     log_chunks: int = 0
     log_chunks_dropped: int = 0
     """Output of tasks that the database did not take in time, or not at all."""

@@ -57,6 +57,7 @@ class EngineEvents:
         "message_sent",
         "orphaned_task_ended",
         "other_engines_concerned",
+        "outbox_changed",
         "run_ended",
         "runs_begun",
         "session_lost",
@@ -78,6 +79,8 @@ class EngineEvents:
         """Answers of a run (namespace, run) to updates are durable."""
         self.bulk_job_started = Topic[[]]()
         """A bulk job waits for an engine."""
+        self.outbox_changed = Topic[[]]()
+        """A notification rule was changed, or notifications are to be tried again."""
         self.work_due = Topic[[int]]()
         """Something can be claimed in this many microseconds."""
         self.slot_freed = Topic[[]]()

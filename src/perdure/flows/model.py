@@ -250,6 +250,8 @@ class Flow(_Frozen, frozen=True):
     """Flow control of its runs."""
     timeout_us: int = 0
     """How long a run may take, unless its starter says; 0: as long as it takes."""
+    hooks: Mapping[str, str] = {}
+    """Status in which a run ends -> workflow of which a run starts then."""
     calls_services: bool = False
     """Something in it may be a Python task or a call over HTTP."""
 

@@ -16,6 +16,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.names import checked_name
 from perdure.core.retry import TaskOptions
 from perdure.core.work import VERSION_PREFIX, is_flow
+from perdure.flows.hooks import HOOKS, hook_name
 from perdure.sdk import registry
 from perdure.sdk.client.backend import Backend
 from perdure.sdk.code_hash import code_hash, short
@@ -168,6 +169,12 @@ class Workflow(Startable[P, R]):
         """`pinned` or `auto_upgrade`; None: as the worker decides."""
         self.control = control_of(options, f"workflow {name}", "workflow", fn)
         """Flow control of its runs; None: none."""
+        self.hooks = {
+            status: _hook_workflow(self.name, key, handler)
+            for key, status in HOOKS.items()
+            if (handler := options.get(key)) is not None
+        }
+        """Status in which a run ends -> workflow of which a run starts then."""
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -273,12 +280,32 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[Workflow
         versioning: `"pinned"`: a run stays with the version that it began with. `"auto_upgrade"`: it moves to the current version when
             its code is loaded again. Unless given, runs are pinned if their worker declares a build id.
         timeout: for one run.
+        on_failure, on_success: a task or a workflow that runs after a run has failed or succeeded, once per end of the run. It gets one
+            argument, a dict with run_id, workflow, version, key, status, created_at, finished_at, error and result.
         limit, rate, priority, fair, weight: flow control of its runs; see `task`.
 
     Raises InvalidInput for a function that is not async, and for options that can never work.
     """
     decorator = _WorkflowDecorator(checked("@workflow", WorkflowDefinitionOptions, options))
     return decorator if fn is None else decorator(fn)
+
+
+def _hook_workflow(workflow: str, key: str, handler: Any) -> str:
+    """The name of the workflow that a hook starts. A task gets a workflow of its own, which calls it."""
+    if isinstance(handler, str):
+        return checked_name("workflow", handler)
+    if isinstance(handler, Startable):
+        return cast(Startable[..., Any], handler).name
+    if not isinstance(handler, Task):
+        raise InvalidInput(f"@workflow of {workflow}: {key} is a task or a workflow, not {handler!r}")
+    called: Task[..., Any] = handler
+
+    async def hook(ended: dict[str, Any]) -> Any:
+        return await called(ended)
+
+    made = Workflow(hook, {"name": hook_name(workflow, key)})
+    registry.add(made)
+    return made.name
 
 
 def _checked_version(version: str) -> str:

@@ -133,6 +133,10 @@ class WorkflowDefinitionOptions(FlowControlOptions, total=False):
     """Whether a run stays with the version that it began with; unless given, it does if its worker declares a build id."""
     timeout: Duration | None
     """For one run, from its start."""
+    on_failure: Any
+    """The task or workflow that runs after a run has failed; also a workflow's name."""
+    on_success: Any
+    """The task or workflow that runs after a run has succeeded; also a workflow's name."""
 
 
 def checked(where: str, kind: type[T], options: Mapping[str, Any]) -> T:

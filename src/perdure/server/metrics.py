@@ -61,6 +61,8 @@ COUNTED: Final = {
     "sessions_reaped": "Expired sessions of other engines that this one cleaned up after.",
     "schedules_fired": "Runs that this engine started for schedules.",
     "schedules_missed": "Times of schedules that passed without a run.",
+    "notifications_delivered": "Notifications that their receivers confirmed.",
+    "notifications_failed": "Attempts to deliver a notification or to start a hook that failed.",
     "schedules_skipped": "Times of schedules that were skipped because an earlier run was active.",
     "polls": "Times this engine asked the database whether anything is due.",
     "notifications": "Notifications sent to wake other engines.",

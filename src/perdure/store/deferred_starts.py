@@ -162,26 +162,8 @@ class PostgresDeferredStarts(PostgresPort):
         async with self._pool.take() as c, c.transaction():
             if await fetch_row(c, "delete_deferred_start", run_id=run.run_id) is None:
                 return False
-            await self._begin_run(c, run)
+            await begin_run(c, run)
             return True
-
-    async def _begin_run(self, c: Any, run: NewRun) -> None:
-        await put_groups(c, [run.group] if run.group is not None else [])
-        await execute(
-            c,
-            "insert_run",
-            run_id=run.run_id,
-            ns=run.ns,
-            workflow=run.workflow,
-            version=run.version,
-            kind=run_kind(run.version),
-            body=run.body,
-            attributes=run.attributes,
-            group_id=run.group.id if run.group is not None else None,
-            deadline_at=run.deadline_us or None,
-            hash=chain.first(run.run_id, run.ns, 0, run.body),
-            pin=run.version if run.pinned else "",
-        )
 
     async def begin_once(self, run: NewRun, dedup: DedupSpec) -> bytes:
         where = {"ns": run.ns, "workflow": run.workflow, "key": dedup.key}
@@ -195,7 +177,7 @@ class PostgresDeferredStarts(PostgresPort):
                         holder: bytes = row["run_id"]
                         return holder
                     await execute(c, "reassign_dedup", **where, run_id=run.run_id, duration_us=dedup.within_us)
-                await self._begin_run(c, run)
+                await begin_run(c, run)
                 return run.run_id
         raise Conflict(f"the key {dedup.key!r} kept changing hands while this start tried to take it; try again")
 
@@ -223,6 +205,27 @@ class PostgresDeferredStarts(PostgresPort):
                 rows = [(r["ns"], r["workflow"], r["key"]) for r in page if r["run_id"] in over]
                 if rows:
                     await execute(c, "delete_dedups", keys=rows)
+
+
+async def begin_run(c: Any, run: NewRun) -> None:
+    """A run that no engine owns yet, in the transaction of `c`."""
+    await put_groups(c, [run.group] if run.group is not None else [])
+    await execute(
+        c,
+        "insert_run",
+        run_id=run.run_id,
+        ns=run.ns,
+        workflow=run.workflow,
+        version=run.version,
+        kind=run_kind(run.version),
+        key=run.key,
+        body=run.body,
+        attributes=run.attributes,
+        group_id=run.group.id if run.group is not None else None,
+        deadline_at=run.deadline_us or None,
+        hash=chain.first(run.run_id, run.ns, 0, run.body),
+        pin=run.version if run.pinned else "",
+    )
 
 
 def _kind(asked: DeferralRequest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -52,6 +53,7 @@ class PostgresDefinitions(PostgresPort):
                 activate=deployment.activate,
                 control=deployment.control.decode() if deployment.control is not None else None,
                 timeout_us=deployment.timeout_us or None,
+                hooks=json.dumps(dict(deployment.hooks)) if deployment.hooks else None,
             )
             found = await fetch_row(c, "current_versions", ns=ns, names=[deployment.name])
             if found["current"] == deployment.version:

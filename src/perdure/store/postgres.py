@@ -116,6 +116,7 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
                 one.hash or None,
                 one.pinned,
                 one.build_id or None,
+                _text(one.hooks or None),
             )
             for workflow, one in code
         ]

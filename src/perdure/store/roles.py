@@ -32,7 +32,7 @@ ENGINE_GRANTS: Final = {
     "migration": "select",
     "namespace": "select, insert, update (name, deleted_at)",
     "workflow": "select, insert, update",
-    "workflow_version": "select, insert, update (control, parameters, hash, pinned, build_id, seen_at)",
+    "workflow_version": "select, insert, update (control, parameters, hash, pinned, build_id, seen_at, hooks)",
     "task_type": "select, insert, update",
     "engine_session": _ROWS,
     "commit_log": "select, insert, delete",
@@ -73,6 +73,8 @@ ENGINE_GRANTS: Final = {
     "bulk_job_run": _ROWS,
     "schedule": _ROWS,
     "schedule_fire": _ROWS,
+    "notification_rule": _ROWS,
+    "notification": _ROWS,
     "node_count": _ROWS,
     "run_state": _ROWS,
     "payload": _ROWS,
@@ -101,6 +103,8 @@ ENGINE_FUNCTIONS: Final = (
     "delete_run(uuid, integer, uuid, uuid)",
     "votes(uuid, text)",
     "count_runs(int[], text[], text[], timestamptz[], timestamptz[], int)",
+    "first_id(timestamptz)",
+    "note_ends(uuid[], int[], text[], text[], text[], text[], timestamptz[], timestamptz, int[], text[], text[], uuid[])",
     "chain(bytea, timestamptz, uuid, int, int, int, int, bytea)",
     *_OF_ATTEMPTS,
 )
@@ -113,6 +117,7 @@ READER_GRANTS: Final = {
     "api_key": f"select ({_KEY_COLUMNS})",
     "secret": "select (name, created_at)",
     "webhook": "select (ns, name, event, created_at, created_by)",
+    "notification_rule": "select (id, ns, name, workflows, kinds, late_after_us, target, address, created_at, created_by, dropped)",
     "web_session": "select (subject, name, key_id, role, namespace, created_at, used_at, expires_at)",
 }
 READER_FUNCTIONS: Final = ("clock()", *_OF_ATTEMPTS)

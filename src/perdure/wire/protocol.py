@@ -234,10 +234,7 @@ def _hello(h: Hello) -> pb.Hello:
         slots=h.slots,
         tasks=[pb.Served(queue=queue, name=name) for queue, name in h.tasks],
         workflows=[
-            pb.Workflow(
-                name=name, version=c.version, control=c.control, parameters=c.parameters, hash=c.hash, pinned=c.pinned
-            )
-            for name, c in h.workflows.items()
+            pb.Workflow(name=name, **{field: getattr(c, field) for field in _CODE}) for name, c in h.workflows.items()
         ],
         running=[pb.Token(run_id=r, seq=s, attempt=a) for r, s, a in h.running],
         signatures=h.signatures,
@@ -245,8 +242,11 @@ def _hello(h: Hello) -> pb.Hello:
     )
 
 
+_CODE: Final = ("version", "hash", "pinned", "control", "parameters", "hooks")
+"""Fields of ServedCode that the message has under the same names."""
+
+
 def _hello_of(m: pb.Hello) -> Hello:
-    b = m.build_id
     return Hello(
         m.worker_id,
         m.name,
@@ -255,12 +255,7 @@ def _hello_of(m: pb.Hello) -> Hello:
         m.sdk,
         m.slots,
         [(t.queue, t.name) for t in m.tasks],
-        {
-            w.name: ServedCode(
-                version=w.version, hash=w.hash, pinned=w.pinned, build_id=b, control=w.control, parameters=w.parameters
-            )
-            for w in m.workflows
-        },
+        {w.name: ServedCode(build_id=m.build_id, **{field: getattr(w, field) for field in _CODE}) for w in m.workflows},
         [(t.run_id, t.seq, t.attempt) for t in m.running],
         m.protocol,
         dict(m.signatures),

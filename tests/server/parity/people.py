@@ -1,11 +1,18 @@
-"""Scenarios of approvals, links, named events, webhooks and dead letters."""
+"""Scenarios of approvals, links, named events, webhooks, notifications and dead letters."""
 
 from __future__ import annotations
 
-from perdure.core.api import approvals, dead_letters, named_events
+from perdure.core.api import approvals, dead_letters, named_events, notifications
 from perdure.core.api.approvals import AnswerApproval, CreateLink, DelegateApproval, GetApproval, ListApprovals
 from perdure.core.api.dead_letters import DeadLetterFilter, ListDeadLetters, RetryDeadLetters
 from perdure.core.api.named_events import EmitEvent, ListEvents, ListWebhooks, PutWebhook, WebhookRef
+from perdure.core.api.notifications import (
+    ListNotificationRules,
+    ListNotifications,
+    NotificationRuleRef,
+    PutNotificationRule,
+    RetryNotifications,
+)
 from perdure.core.limits import NAME_CHARS_MAX
 from tests.fakes.waiting import until
 from tests.server.parity.stage import NOWHERE, Refusal, Rest, Scenario, Stage, ask
@@ -17,6 +24,42 @@ STANDING = (
 )
 VOTES = "votes[].who votes[].approved votes[].comment"
 WEBHOOK = "webhook.name=name webhook.event=event webhook.created_by=created_by webhook.created_us=created_at secret"
+
+
+RULE_FIELDS = "name workflows kinds target address created_by pending dead dropped"
+RULE = " ".join(f"rule.{name}={name}" for name in RULE_FIELDS.split()) + " rule.created_us=created_at secret"
+RULE_BODY = {
+    "kinds": ["run.late"],
+    "workflows": ["parity_none"],
+    "late_after": "1d",
+    "target": "webhook",
+    "address": "https://parity.example/hook",
+}
+
+
+def new_rule(name: str, **changes: str) -> PutNotificationRule:
+    return PutNotificationRule(
+        name=name,
+        kinds=["run.late"],
+        workflows=["parity_none"],
+        late_after_us=86_400_000_000,
+        target="webhook",
+        address=changes.get("address", "https://parity.example/hook"),
+    )
+
+
+async def ruled(stage: Stage) -> str:
+    name = stage.name()
+    await stage.embedded(notifications.PUT_RULE, new_rule(name))
+    return name
+
+
+def bad_rule(name: str) -> Refusal:
+    return Refusal(
+        code="invalid_input",
+        request=new_rule(name, address="nowhere"),
+        rest=Rest("PUT", f"/notification-rules/{name}", {**RULE_BODY, "address": "nowhere"}),
+    )
 
 
 async def asked(stage: Stage) -> str:
@@ -156,6 +199,50 @@ SCENARIOS = (
         rest=lambda s: Rest("GET", "/webhooks"),
         fields="items[].name items[].event items[].created_by items[].created_us=items[].created_at next",
         without_refusal="it names nothing",
+    ),
+    Scenario(
+        act=notifications.PUT_RULE,
+        request=new_rule,
+        rest=lambda s: Rest("PUT", f"/notification-rules/{s}", RULE_BODY),
+        fields=RULE,
+        refusal=bad_rule,
+    ),
+    Scenario(
+        act=notifications.ROTATE_RULE,
+        setup=ruled,
+        request=NotificationRuleRef,
+        rest=lambda s: Rest("POST", f"/notification-rules/{s}/rotate"),
+        fields=RULE,
+        nowhere=("parity-nowhere", "not_found"),
+    ),
+    Scenario(
+        act=notifications.DELETE_RULE,
+        setup=ruled,
+        request=NotificationRuleRef,
+        rest=lambda s: Rest("DELETE", f"/notification-rules/{s}"),
+        nowhere=("parity-nowhere", "not_found"),
+    ),
+    Scenario(
+        act=notifications.LIST_RULES,
+        setup=ruled,
+        request=lambda s: ListNotificationRules(),
+        rest=lambda s: Rest("GET", "/notification-rules"),
+        fields=" ".join(f"items[].{name}" for name in RULE_FIELDS.split()) + " next",
+        without_refusal="it names nothing",
+    ),
+    Scenario(
+        act=notifications.LIST,
+        request=lambda s: ListNotifications(rule=s),
+        rest=lambda s: Rest("GET", "/notifications", params={"rule": s}),
+        fields="items next",
+        without_refusal="a rule without notifications has none",
+    ),
+    Scenario(
+        act=notifications.RETRY,
+        request=lambda s: RetryNotifications(rule=s),
+        rest=lambda s: Rest("POST", "/notifications/retry", {"rule": s}),
+        fields="count",
+        without_refusal="nothing that is dead is no mistake",
     ),
     Scenario(
         act=dead_letters.LIST,

@@ -29,10 +29,12 @@ from perdure.app.dev.workers import Workers
 from perdure.app.flow_files import of_project
 from perdure.app.http_client import EXIT_FAILED, ApiError, HttpApi
 from perdure.app.modules import Defined, discover
+from perdure.app.senders.settings import notify_settings
 from perdure.app.server_process import ServerProcess
 from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
 from perdure.app.signals import signals
 from perdure.app.starter import HELLO_FLOW, HELLO_WORKFLOW, HELLO_YAML, write_hello
+from perdure.core.egress import LOOPBACK
 from perdure.core.errors import InvalidInput, NotFound, Unavailable
 from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
@@ -78,6 +80,7 @@ async def dev(options: DevOptions, say: Say) -> int:
             dsn = await stack.enter_async_context(_private_database(options.directory, say))
         http, grpc = free_ports(options.http, options.grpc)
         token = dev_token(options.directory)
+        notify = notify_settings(os.environ)
         settings = ServerSettings(
             dsn=dsn,
             http=http,
@@ -85,6 +88,10 @@ async def dev(options: DevOptions, say: Say) -> int:
             auth="open",
             secret_keys=options.secret_keys or parse_keys(secret_key(_home(options.directory))),
             dev_token=token,
+            notifications=notify.is_on,
+            notify_allow=tuple(notify.allow) or LOOPBACK,
+            smtp_url=notify.smtp_url,
+            smtp_from=notify.smtp_from,
             drain_s=SERVER_DRAIN_S,
             not_ready_s=0,
             engine=ENGINE,

@@ -44,6 +44,7 @@ from perdure.engine.api.ports import (
 from perdure.engine.engine import Engine
 from perdure.engine.ports import Store
 from perdure.engine.runs.starts import StartWatch
+from perdure.engine.services.outbox import OutboxStore
 
 PAGE_MAX: Final = 1_000
 """Items of one page."""
@@ -78,6 +79,7 @@ class ApiPorts:
     rules: RuleStore
     dead_letters: DeadLetters
     services: ServiceStore
+    outbox: OutboxStore
     views: SavedViews
     bulk_jobs: BulkJobs
     keys: KeyAdmin

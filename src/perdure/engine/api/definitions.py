@@ -55,6 +55,7 @@ from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.decide.progress import statuses_of
 from perdure.flows.draft import Draft, draft_text, draft_value
 from perdure.flows.drawing.chart import as_graph, chart_of
+from perdure.flows.hooks import hook_documents
 from perdure.flows.model import Flow
 from perdure.flows.problems import DocumentProblem
 from perdure.flows.scheduled import trigger_requests
@@ -126,6 +127,8 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
     triggers = trigger_requests(flow)
     if r.activate:
         await ensure_stored(api.engine.scheduler.store, api.ns, [t.spec for t in triggers], api.by)
+    for document in hook_documents(flow.name, flow.document).values():
+        await _deploy_hook(api, document, activate=r.activate)  # before the flow, whose runs may end at once
     is_new = await api.ports.definitions.deploy(
         api.ns,
         Deployment(
@@ -138,6 +141,7 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
             control=draft.control,
             timeout_us=flow.timeout_us,
             triggers=triggers,
+            hooks=flow.hooks,
             activate=r.activate,
             by=api.by,
         ),
@@ -153,6 +157,24 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
         changes=changed,
         warnings=_problems(draft.compiled.warnings),
     )
+
+
+async def _deploy_hook(api: NamespaceApi, document: dict[str, Any], *, activate: bool) -> None:
+    draft = await asyncio.to_thread(draft_value, document)
+    flow = draft.flow
+    check_commands(api, flow)
+    deployment = Deployment(
+        name=flow.name,
+        version=draft.version,
+        kind=flow.kind,
+        description=flow.description or None,
+        document=draft.document,
+        source=draft.source,
+        activate=activate,
+        by=api.by,
+    )
+    await api.ports.definitions.deploy(api.ns, deployment)
+    moved(api, flow.name)
 
 
 @handles(acts.VALIDATE)

@@ -12,7 +12,7 @@ Moments are Unix microseconds, ids 16 bytes, payloads JSON bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Literal, Protocol
 
@@ -221,6 +221,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     control: bytes | None = None
     timeout_us: int = 0
     triggers: Sequence[ScheduleRequest] = ()
+    hooks: Mapping[str, str] = {}
+    """Status in which a run ends -> workflow of which a run starts then."""
     activate: bool = True
     by: str = ""
 

@@ -52,6 +52,7 @@ class NewRun(msgspec.Struct, frozen=True):
     group: FlowControlGroup | None
     deadline_us: int = 0
     pinned: bool = False
+    key: str | None = None
 
 
 class DueStart(msgspec.Struct, frozen=True):
@@ -135,7 +136,7 @@ class DeferredStarts(Service):
 
     async def _shared_reads(self, ns: int, r: StartRequest, dedup: DedupSpec) -> Begun:
         mine = self._new_run_id()
-        new = await self._new(mine, ns, r)
+        new = await self.new_run(mine, ns, r)
         found = await self._store.begin_once(new, dedup)
         if found == mine:
             self._events.runs_begun.publish(1)
@@ -189,14 +190,15 @@ class DeferredStarts(Service):
     async def _begin(self, due: DueStart) -> None:
         try:
             request = msgspec.structs.replace(_requests.decode(due.request), input=due.input)
-            if await self._store.begin_due(await self._new(due.run_id, due.ns, request)):
+            if await self._store.begin_due(await self.new_run(due.run_id, due.ns, request)):
                 self._events.runs_begun.publish(1)
         except Unavailable:
             raise
         except Exception:  # its row stays, and is due again in a moment; the others must not wait for it
             log.exception("could not create run %s from its deferred start", ids.text(due.run_id))
 
-    async def _new(self, run_id: bytes, ns: int, r: StartRequest) -> NewRun:
+    async def new_run(self, run_id: bytes, ns: int, r: StartRequest) -> NewRun:
+        """A start as a run, with the version that it gets now."""
         demanded = is_demanded(r)
         if demanded or not self._versions.knows(ns, r.workflow):
             await self._versions.find(ns, r.workflow, r.version, demanded=demanded)

@@ -35,6 +35,7 @@ from perdure.flows.compile.options import ExecutionOptions, read_defaults
 from perdure.flows.compile.reading import Reader, leaves
 from perdure.flows.compile.triggers import read_triggers
 from perdure.flows.compile.verbs import Bodies
+from perdure.flows.hooks import HOOKS, hook_documents, hook_name
 from perdure.flows.model import Flow, FlowBody, Trigger
 from perdure.flows.problems import DocumentProblem, FlowError, Path
 from perdure.flows.source.document import INTEGER_MAX, INTEGER_MIN, UNSTORABLE, Document
@@ -50,6 +51,7 @@ DOCUMENT_KEYS: Final = (
     "triggers",
     "defaults",
     "timeout",
+    *HOOKS,
     *CONTROL_KEYS,
     *BODY_KEYS,
 )
@@ -104,6 +106,7 @@ def _compile(r: Reader, value: Any, name: str | None) -> Compiled:
     timeout_us = 0
     if fields.get("timeout") is not None:
         timeout_us = r.duration(fields["timeout"], ("timeout",), "timeout") or 0
+    hooks = _hooks(r, title, fields)
     body = _Bodies(r, execution).compile(fields, (), "the document", types)
     if r.problems:
         raise FlowError(r.problems)
@@ -117,6 +120,7 @@ def _compile(r: Reader, value: Any, name: str | None) -> Compiled:
         triggers=triggers,
         control=control,
         timeout_us=timeout_us,
+        hooks=hooks,
     )
     return Compiled(flow, r.warnings)
 
@@ -128,6 +132,19 @@ def _name(r: Reader, fields: Mapping[str, Any], name: str | None) -> str:
         r.error((), "the flow has no name", "add flow: with its name")
         return ""
     return name
+
+
+def _hooks(r: Reader, flow: str, fields: Mapping[str, Any]) -> dict[str, str]:
+    """Each is compiled as the flow that it will be; its problems are reported at its key."""
+    found: dict[str, str] = {}
+    for key, document in hook_documents(flow, fields).items():
+        found[HOOKS[key]] = hook_name(flow, key)
+        try:
+            compile_value(document, stored=not r.typed)
+        except FlowError as error:
+            for problem in error.problems:
+                r.error((key,), f"{key}: {problem.message}", problem.hint)
+    return found
 
 
 def _triggers(r: Reader, flow: str, value: Any, schema: Mapping[str, Any] | None) -> tuple[Trigger, ...]:

@@ -67,6 +67,12 @@ def _document() -> Schema:
         "input": ref("input"),
         "triggers": _triggers(),
         "timeout": ref("duration", "How long a run may take, unless its start says otherwise."),
+        "on_failure": ref(
+            "task", "Runs after a run of the flow has failed, as a flow of its own; `input.run` is the ended run."
+        ),
+        "on_success": ref(
+            "task", "Runs after a run of the flow has succeeded, as a flow of its own; `input.run` is the ended run."
+        ),
         "defaults": object_(
             "For every task that does not say otherwise.",
             {

@@ -123,6 +123,7 @@ class WorkerDefinitions:
             build_id=build_id,
             control=msgspec.json.encode(control) if control is not None else b"",
             parameters=_parameters_of(w),
+            hooks=msgspec.json.encode(hooks) if (hooks := getattr(w, "hooks", None)) else b"",
         )
 
     def _version(self, w: Any) -> str:

@@ -27,6 +27,7 @@ from perdure.server.rest import (
     inspection,
     messages,
     named_events,
+    notifications,
     pages,
     payloads,
     repairs,
@@ -77,6 +78,7 @@ API_ROUTERS: Final = (
     schedules.router,
     named_events.router,
     webhooks.router,
+    notifications.router,
     payloads.router,
     sessions.router,
 )

@@ -148,8 +148,11 @@ create table perdure.workflow_version (
   pinned        boolean not null default false,
   build_id      text,
   seen_at       timestamptz,
+  hooks         jsonb,
   primary key (ns, workflow, version)
 );
+create index workflow_version_hooks on perdure.workflow_version (ns, workflow, version) where hooks is not null;
+comment on column perdure.workflow_version.hooks is 'status in which a run ends -> workflow of which a run starts then';
 comment on column perdure.workflow_version.hash is 'of the code; other code under the same version is refused';
 comment on column perdure.workflow_version.pinned is 'runs stay with the version that they began with';
 comment on column perdure.workflow_version.build_id is 'of the worker that last registered it';
@@ -1167,6 +1170,136 @@ comment on column perdure.schedule_fire.outcome is 'skipped: the run before was 
 create index schedule_fire_run on perdure.schedule_fire (schedule_id, nominal_at) where run_id is not null and how <> 'backfill';
 
 
+-- Notifications
+
+-- Which facts about runs are sent where. The secret, which signs or is the address, is sealed.
+create table perdure.notification_rule (
+  id              bigint generated always as identity primary key,
+  ns              int not null,
+  name            text not null,
+  workflows       text[] not null,
+  kinds           text[] not null,
+  late_after_us   bigint check (late_after_us > 0),
+  target          text not null check (target in ('webhook', 'email', 'slack')),
+  address         text not null,
+  secret          bytea,
+  created_at      timestamptz not null default now(),
+  created_by      text not null,
+  late_checked_at timestamptz not null default '-infinity',
+  dropped         bigint not null default 0,
+  unique (ns, name)
+);
+comment on column perdure.notification_rule.workflows is 'names, or * for all';
+comment on column perdure.notification_rule.late_after_us is 'a run that is active for longer is late';
+comment on column perdure.notification_rule.address is 'a URL or email addresses; of a Slack URL only the host';
+comment on column perdure.notification_rule.dropped is 'pending notifications that were deleted, because there were too many';
+
+-- The outbox: one row per rule and fact, written in the transaction of the fact. A row of rule 0 is a hook: a run of the workflow `hook` is
+-- to be started. attempts is also the fence of a claim: only the engine that made this attempt may record how it ended.
+create table perdure.notification (
+  n                bigint generated always as identity primary key,
+  id               uuid not null unique default gen_random_uuid(),
+  rule_id          bigint not null,
+  ns               int not null,
+  kind             text not null,
+  run_id           uuid,
+  occurrence       text not null,
+  workflow         text not null,
+  hook             text,
+  data             jsonb not null,
+  at               timestamptz not null,
+  status           text not null default 'pending' check (status in ('pending', 'done', 'dead')),
+  due_at           timestamptz not null,
+  attempts         int not null default 0,
+  earlier_attempts int not null default 0,
+  ended_at         timestamptz,
+  error            text
+) with (fillfactor = 70);
+comment on column perdure.notification.id is 'the id that receivers see; it is the same in every attempt';
+comment on column perdure.notification.occurrence is 'tells facts of one kind about one run apart: the number of its last event, its epoch, the name of an approval';
+comment on column perdure.notification.due_at is 'the next attempt; of a claimed row, when the claim ends';
+comment on column perdure.notification.earlier_attempts is 'attempts before the last retry by hand, which do not count';
+create unique index notification_fact on perdure.notification (run_id, rule_id, kind, occurrence);
+create index notification_due  on perdure.notification (rule_id, due_at) where status = 'pending';
+create index notification_dead on perdure.notification (rule_id) where status = 'dead';
+create index notification_list on perdure.notification (ns, n);
+create index notification_age  on perdure.notification (ended_at) where status <> 'pending';
+
+-- Rows of the outbox about runs that end. commit_batch calls it only where there is a rule or a hook. A run that continues has not ended.
+create function perdure.note_ends(run_ids uuid[], namespaces int[], workflows text[], versions text[], keys text[], statuses text[],
+                                  begun timestamptz[], ended_at timestamptz, last_events int[], codes text[], errors text[], successors uuid[])
+returns void language plpgsql as $$
+begin
+  insert into perdure.notification (rule_id, ns, kind, run_id, occurrence, workflow, hook, data, at, due_at)
+  select t.rule_id, u.ns, t.kind, u.run_id, u.events::text, u.workflow, t.hook,
+         jsonb_strip_nulls(jsonb_build_object('version', u.version, 'key', u.key, 'status', u.status, 'error_code', u.code, 'error', u.error,
+           'created_us', (extract(epoch from u.created_at) * 1000000)::bigint, 'finished_us', (extract(epoch from ended_at) * 1000000)::bigint)),
+         ended_at, ended_at
+    from unnest(run_ids, namespaces, workflows, versions, keys, statuses, begun, last_events, codes, errors, successors)
+           as u(run_id, ns, workflow, version, key, status, created_at, events, code, error, successor)
+    cross join lateral (
+      select r.id as rule_id, k.kind, null::text as hook
+        from perdure.notification_rule r
+        cross join unnest(array['run.' || case u.status when 'success' then 'succeeded' else u.status end,
+                                case when u.code in ('run_timeout', 'run_expired') then 'run.deadline_missed' end]) as k(kind)
+       where r.ns = u.ns and k.kind = any(r.kinds) and (u.workflow = any(r.workflows) or '*' = any(r.workflows))
+      union all
+      select 0, 'hook.' || u.status, v.hooks->>u.status
+        from perdure.workflow_version v
+       where v.ns = u.ns and v.workflow = u.workflow and v.version = u.version and v.hooks is not null and v.hooks ? u.status
+         and coalesce(u.key, '') not like 'perdure.hook:%'
+    ) t
+   where u.successor is null
+  on conflict do nothing;
+end $$;
+
+-- A run that is stuck, however that came about.
+create function perdure.note_stuck() returns trigger language plpgsql as $$
+begin
+  insert into perdure.notification (rule_id, ns, kind, run_id, occurrence, workflow, data, at, due_at)
+  select r.id, new.ns, 'run.stuck', new.run_id, new.epoch::text, new.workflow,
+         jsonb_strip_nulls(jsonb_build_object('version', new.version, 'key', new.key, 'status', 'stuck', 'error', new.stuck,
+           'created_us', (extract(epoch from new.created_at) * 1000000)::bigint)), perdure.clock(), perdure.clock()
+    from perdure.notification_rule r
+   where r.ns = new.ns and 'run.stuck' = any(r.kinds) and (new.workflow = any(r.workflows) or '*' = any(r.workflows))
+  on conflict do nothing;
+  return null;
+end $$;
+create trigger run_queue_stuck after update on perdure.run_queue for each row
+  when (new.stuck is not null and old.stuck is null) execute function perdure.note_stuck();
+
+-- An approval that a run asks for. The row may have been resolved before it was asked for, and be open again.
+create function perdure.note_approval() returns trigger language plpgsql as $$
+begin
+  insert into perdure.notification (rule_id, ns, kind, run_id, occurrence, workflow, data, at, due_at)
+  select r.id, q.ns, 'approval.asked', q.run_id, new.name || ' ' || q.epoch, q.workflow,
+         jsonb_strip_nulls(jsonb_build_object('version', q.version, 'key', q.key, 'status', q.status, 'approval', new.name,
+           'assignees', to_jsonb(new.assignees), 'title', new.spec::jsonb->>'title',
+           'created_us', (extract(epoch from q.created_at) * 1000000)::bigint)), perdure.clock(), perdure.clock()
+    from perdure.run_queue q join perdure.notification_rule r on r.ns = q.ns
+   where q.run_id = new.run_id and 'approval.asked' = any(r.kinds) and (q.workflow = any(r.workflows) or '*' = any(r.workflows))
+  on conflict do nothing;
+  return null;
+end $$;
+create trigger promise_asked after insert on perdure.promise for each row
+  when (new.kind = 'approval' and new.resolved_at is null) execute function perdure.note_approval();
+create trigger promise_asked_again after update on perdure.promise for each row
+  when (new.kind = 'approval' and new.resolved_at is null and old.kind <> 'approval') execute function perdure.note_approval();
+
+-- A time of a schedule that passed without a run.
+create function perdure.note_missed() returns trigger language plpgsql as $$
+begin
+  insert into perdure.notification (rule_id, ns, kind, occurrence, workflow, data, at, due_at)
+  select r.id, s.ns, 'schedule.missed', s.id || ' ' || extract(epoch from new.nominal_at), s.workflow,
+         jsonb_build_object('schedule', s.name, 'nominal_us', (extract(epoch from new.nominal_at) * 1000000)::bigint), new.at, new.at
+    from perdure.schedule s join perdure.notification_rule r on r.ns = s.ns
+   where s.id = new.schedule_id and 'schedule.missed' = any(r.kinds) and (s.workflow = any(r.workflows) or '*' = any(r.workflows));
+  return null;
+end $$;
+create trigger schedule_fire_missed after insert on perdure.schedule_fire for each row
+  when (new.outcome = 'missed') execute function perdure.note_missed();
+
+
 -- Access
 
 -- API keys. The secret is never stored, only its SHA-256; id is the public half by which a key is found.
@@ -1396,6 +1529,7 @@ begin
   delete from perdure.decided_approval d where d.run_id = run;
   delete from perdure.update_answer a where a.run_id = run;
   delete from perdure.dedup d where d.run_id = run;
+  delete from perdure.notification t where t.run_id = run and t.status <> 'pending';
   delete from perdure.run r where r.run_id = run;
   return 'deleted';
 end $$;

@@ -105,7 +105,15 @@ node_counts as (
 select exists(select from fence) as held, coalesce((select at from fence), now()) as at,
        (select coalesce(array_agg(run_id), '{}') from started) as started,
        (select perdure.count_runs(array_agg(ns), array_agg(workflow), array_agg(ended), array_agg(created_at), array_agg(at), 1)
-          from closed_runs having count(*) > 0);
+          from closed_runs having count(*) > 0),
+       -- Notifications and hooks. Without a rule and without a hook this reads two empty indexes; the conditions on id and ns hold always, and
+       -- lead to them.
+       (select perdure.note_ends(array_agg(run_id), array_agg(ns), array_agg(workflow), array_agg(version), array_agg(key), array_agg(ended),
+                                 array_agg(created_at), max(at), array_agg(events), array_agg(error_code), array_agg(error), array_agg(successor))
+          from closed_runs
+         where exists(select from perdure.notification_rule where id > 0)
+            or exists(select from perdure.workflow_version where hooks is not null and ns > 0)
+        having count(*) > 0);
 
 -- name: commit_attributes
 -- Search attributes that runs have changed. It runs before commit_batch, in the same transaction: a run that ends takes its row along

@@ -69,8 +69,8 @@ select run_id from gone;
 -- A run without an owner, with its first event.
 with moment as materialized (select perdure.clock() as at),
 queued as (
-  insert into perdure.run_queue (run_id, ns, workflow, version, kind, status, created_at, wake_at, epoch, attributes, group_id, deadline_at, pin)
-  select :run_id::uuid, :ns::int, :workflow::text, :version::text, :kind::text, 'pending', m.at, case when :group_id::uuid is null then m.at else 'infinity' end, 0, :attributes::text::jsonb, :group_id::uuid,
+  insert into perdure.run_queue (run_id, ns, workflow, version, kind, key, status, created_at, wake_at, epoch, attributes, group_id, deadline_at, pin)
+  select :run_id::uuid, :ns::int, :workflow::text, :version::text, :kind::text, :key::text, 'pending', m.at, case when :group_id::uuid is null then m.at else 'infinity' end, 0, :attributes::text::jsonb, :group_id::uuid,
          coalesce(:deadline_at::timestamptz, case when :kind::text = 'flow' then
            m.at + (select x.timeout_us from perdure.workflow_version x where x.ns = :ns::int and x.workflow = :workflow::text and x.version = :version::text) * interval '1 microsecond' end), :pin::text
     from moment m

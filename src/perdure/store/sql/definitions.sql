@@ -16,8 +16,8 @@ select exists(select from added) as added;
 -- name: deploy_workflow
 -- A version of a flow with its document. `activate` makes it the current one, which the first one always is.
 with added as (
-  insert into perdure.workflow_version (ns, workflow, version, kind, document, source, control, timeout_us)
-  values (:ns, :workflow, :version, :kind, :document, :source, :control, :timeout_us)
+  insert into perdure.workflow_version (ns, workflow, version, kind, document, source, control, timeout_us, hooks)
+  values (:ns, :workflow, :version, :kind, :document, :source, :control, :timeout_us, :hooks::text::jsonb)
   on conflict do nothing returning version
 ),
 named as (

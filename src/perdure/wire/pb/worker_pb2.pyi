@@ -280,6 +280,7 @@ class Workflow(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
+    HOOKS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     control: _builtins.bytes
@@ -292,6 +293,8 @@ class Workflow(_message.Message):
     """Hash of its code. Another hash under the same version is refused. Empty: not known."""
     pinned: _builtins.bool
     """Its runs stay with the version that they began with: they are only activated on workers that serve it."""
+    hooks: _builtins.bytes
+    """Which workflow starts when a run of it has ended, as JSON: {"failed": name, "success": name}. Empty: none does."""
     def __init__(
         self,
         *,
@@ -301,10 +304,11 @@ class Workflow(_message.Message):
         parameters: _builtins.bytes = ...,
         hash: _builtins.str = ...,
         pinned: _builtins.bool = ...,
+        hooks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "hash", b"hash", "name", b"name", "parameters", b"parameters", "pinned", b"pinned", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "hash", b"hash", "hooks", b"hooks", "name", b"name", "parameters", b"parameters", "pinned", b"pinned", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
