@@ -41,6 +41,7 @@ from perdure.server.auth import authenticator, web_sessions
 from perdure.server.grpc import connected_workers, hello, hub
 from perdure.server.grpc import server as grpc_server
 from perdure.server.rest import browsers, problems
+from perdure.wire import parts as wire_parts
 from perdure.wire import protocol
 
 DOCS = Path(__file__).parent
@@ -58,6 +59,7 @@ ADVICE = {
     "NotRegistered": "Import the module that defines it. If two functions claim one name, give one of them `name=`.",
     "AddressRefused": "Allow the host where the worker runs, with `--http-allow` or `PERDURE_HTTP_ALLOW`, if flows are meant to reach it. See [built-in tasks](sdk.md#built-in-tasks).",
     "UpdateRejected": "Ask for something that the run accepts; the message is the run's own.",
+    "QueryFailed": "Look at the traceback in `failure`, and repair the query. It changed nothing, so it can be asked again.",
     "UpdateFailed": "Look at the traceback in `failure`, and repair the handler. What it did before it raised stays done.",
     "FlowError": "Correct the document; `problems` has each mistake with its line, column and, where one is likely, what was meant. `perdure validate` prints them.",
     "ExprError": "Correct the expression, or make sure of its values first, as in `size(list ?? [])`. In a run it fails the node, and is not retried.",
@@ -383,7 +385,7 @@ PROTOCOL_BOUNDS: dict[tuple[ModuleType, str], str] = {
     (protocol, "PROTOCOL"): "what `Hello.protocol` must be",
     (protocol, "MESSAGE_BYTES_MAX"): "",
     (protocol, "PART_BYTES"): "",
-    (protocol, "WHOLE_RECORDS"): "",
+    (wire_parts, "WHOLE_RECORDS"): "",
     (protocol, "SERVED_MAX"): "",
     (hello, "SLOTS_MAX"): "",
     (hub, "WORKERS_MAX"): "",

@@ -31,6 +31,7 @@ _MODULES = {
     "NamedEvent": "perdure.sdk.messages",
     "Perdure": "perdure.app.embedded",
     "Promise": "perdure.sdk.messages",
+    "Query": "perdure.sdk.queries",
     "RateLimit": "perdure.sdk.flow_control",
     "Retry": "perdure.sdk.options",
     "Schedule": "perdure.sdk.schedules",

@@ -32,6 +32,7 @@ from perdure.sdk.messages import Signal as Signal
 from perdure.sdk.messages import State as State
 from perdure.sdk.options import Retry as Retry
 from perdure.sdk.payloads.blobs import Blob as Blob
+from perdure.sdk.queries import Query as Query
 from perdure.sdk.schedules import Schedule as Schedule
 from perdure.sdk.startable import Bound as Bound
 from perdure.sdk.updates import Update as Update

@@ -50,6 +50,7 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     |   +-- ChildFailed              child_failed
     |   +-- ApprovalRejected         approval_rejected
     |   +-- UpdateFailed             update_failed
+    |   +-- QueryFailed              query_failed
     +-- WorkflowRuleBroken           workflow_rule_broken
     |   +-- NondeterminismError      nondeterminism
     +-- HistoryTooLarge              history_too_large
@@ -95,6 +96,7 @@ from perdure.core.errors import (
     PayloadTooLarge,
     PerdureError,
     PromiseAlreadyResolved,
+    QueryFailed,
     RateLimited,
     RecordedError,
     RunAlreadyExists,
@@ -157,6 +159,7 @@ __all__ = [
     "PayloadTooLarge",
     "PerdureError",
     "PromiseAlreadyResolved",
+    "QueryFailed",
     "RateLimited",
     "RecordedError",
     "RetryLater",

@@ -47,6 +47,7 @@ CODES = {
     "AddressRefused": "address_refused",
     "UpdateRejected": "update_rejected",
     "UpdateFailed": "update_failed",
+    "QueryFailed": "query_failed",
     "Unauthenticated": "unauthenticated",
     "Forbidden": "forbidden",
     "NotAssigned": "not_assigned",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core import ids
-from perdure.core.work import Activation, Assignment, Decided, ServedCode
+from perdure.core.work import Activation, Assignment, Decided, QueryCall, ServedCode
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.payloads import Payloads
@@ -67,6 +67,8 @@ class FakeWorker:
         self.activated += batch
         answers, self.answers = self.answers, []
         return answers
+
+    def query(self, code: CodeKey, call: QueryCall) -> None: ...
 
     def forget(self, run_id: bytes) -> None:
         self.forgotten.append(run_id)

@@ -27,7 +27,7 @@ from perdure.core.lifecycle import TaskStatus
 from perdure.core.messages import TaskEndedMessage
 from perdure.core.retry import End
 from perdure.core.runstate import RunState
-from perdure.core.work import Activation, Assignment, Decided, Report, ServedCode, StartRequest, Upstream
+from perdure.core.work import Activation, Assignment, Decided, QueryCall, Report, ServedCode, StartRequest, Upstream
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.api.ports import Deployment
 from perdure.engine.commits.policy import CommitPolicy
@@ -128,6 +128,9 @@ class ScriptedWorker:
 
     def activate(self, batch: list[Activation]) -> list[Decided]:
         raise AssertionError("flows are decided by the engine")
+
+    def query(self, code: CodeKey, call: QueryCall) -> None:
+        raise AssertionError("flows have no queries")
 
     def forget(self, run_id: bytes) -> None:
         pass

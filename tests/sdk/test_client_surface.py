@@ -59,6 +59,7 @@ WAITING = {"result": "run.result", "wait": "bulk_job.get"}
 """Methods whose timeout is how long they wait, and what they ask."""
 SECOND = {
     "run.run": "ClientBase.run without a timeout",
+    "run.query": "ClientBase.query of a Query",
     "run.signal_with_start": "Workflow.signal_with_start",
     "approval.delegate": "Approval.delegate",
     "link.create": "Approval.link, Promise.link",
@@ -77,6 +78,8 @@ OTHER_DOORS = {
         "rule.",
         "view.",
         "webhook.",
+        "notification.",
+        "notification_rule.",
         "event.list",
     ),
     "pages and debugging, REST, CLI and UI": (
@@ -188,7 +191,7 @@ def _parameters(method: Any) -> set[str]:
     if isinstance(method, property):
         return set()
     named = set(inspect.signature(method).parameters)
-    return named | ({"timeout"} if method.__name__ in ("start", "run") and "kwargs" in named else set())
+    return named | ({"timeout"} if method.__name__ in ("start", "run", "query") and "kwargs" in named else set())
 
 
 def test_four_clients_have_one_surface() -> None:

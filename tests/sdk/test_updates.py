@@ -31,6 +31,7 @@ from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance
 from perdure.sdk.workflow.messages import update_names
 from perdure.wire import acts, protocol
+from perdure.wire.parts import decision_parts
 from tests.fakes.waiting import forever, turns, until
 from tests.fakes.workflow_world import RUN_ID, World, assert_replays, keep_private
 
@@ -280,7 +281,7 @@ def test_what_is_waited_for_travels_with_a_decision() -> None:
     up = protocol.decode_up(protocol.encode_up(protocol.Up(decisions=[(1, plain, False), (2, waiting, False)])))
     assert [d.waiting for _, d, _ in up.decisions] == [[], ["signal:a", "update:b"]]
     commands: list[cm.Command] = [cm.SetState("s", b"x" * 400_000)] * 5
-    parts = list(protocol.decision_parts(3, Decided(RUN_ID, commands, waiting=["signal:a"])))
+    parts = list(decision_parts(3, Decided(RUN_ID, commands, waiting=["signal:a"])))
     assert len(parts) > 1
     assert parts[-1][1].waiting == ["signal:a"]
 

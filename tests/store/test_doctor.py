@@ -21,7 +21,7 @@ from perdure.cli import database
 from perdure.localpg import leftovers
 from perdure.store import doctor
 from perdure.store.doctor import Finding, clock_finding, examine, partition_finding
-from perdure.store.queries import Query, queries
+from perdure.store.queries import SqlQuery, queries
 from tests.fakes.waiting import until
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -190,7 +190,7 @@ async def test_a_session_of_our_own_is_not_taken_for_a_pooler(dsn: str) -> None:
 
 
 async def test_a_check_that_breaks_does_not_silence_the_others(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(queries(), "dead_rows", Query("dead_rows", "select no_such_column"))
+    monkeypatch.setitem(queries(), "dead_rows", SqlQuery("dead_rows", "select no_such_column"))
     findings = {f.name: f for f in await examine(dsn)}
     assert "could not be checked" in findings["dead rows"].what
     assert findings["indexes"].status == "ok"

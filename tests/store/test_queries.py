@@ -14,7 +14,7 @@ import pytest
 from perdure.engine.commits.node_counts import NodeCountRow
 from perdure.engine.commits.rows import FIRST, MAIN, REST
 from perdure.store.migrate import migrate
-from perdure.store.queries import Query, queries
+from perdure.store.queries import SqlQuery, queries
 
 SQL = resources.files("perdure.store") / "sql"
 FILES = sorted(f.name for f in SQL.iterdir() if f.name.endswith(".sql"))
@@ -37,7 +37,7 @@ def test_no_query_is_left_over() -> None:
 
 def test_parameters_are_numbered_by_name_and_rows_become_columns() -> None:
     text = "select :b::text[], ':no', '-- :no', x::int -- :no\n from unnest(:rows.x::int[], :rows.y::text[]) as u(x, y) where z = :b and y = any(:rows.y)"
-    query = Query("one", text)
+    query = SqlQuery("one", text)
     assert query.columns == {"b": (), "rows": ("x", "y")}
     numbered = "select $1::text[], ':no', '-- :no', x::int -- :no\n from unnest($2::int[], $3::text[]) as u(x, y) where z = $1 and y = any($3)"
     assert query.sql == numbered
@@ -48,7 +48,7 @@ def test_parameters_are_numbered_by_name_and_rows_become_columns() -> None:
 @pytest.mark.parametrize("args", [{}, {"ns": 1}, {"ns": 1, "nmae": "n"}, {"ns": 1, "name": "n", "more": 1}])
 def test_a_call_names_every_parameter_and_no_other(args: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="one takes ns, name, and got"):
-        Query("one", "select :ns, :name").bind(args)
+        SqlQuery("one", "select :ns, :name").bind(args)
 
 
 def test_the_rows_of_a_commit_have_their_columns_in_the_order_of_the_statement() -> None:

@@ -7,7 +7,21 @@ from __future__ import annotations
 
 import asyncio
 
-from sample import Decision, Page, child, count, crawl, fetch, many_arguments, progress, publish, roll, steer, words_of
+from sample import (
+    Decision,
+    Page,
+    child,
+    count,
+    crawl,
+    fetch,
+    many_arguments,
+    progress,
+    publish,
+    roll,
+    share,
+    steer,
+    words_of,
+)
 
 from perdure import Handle, Perdure, Promise, Retry, Signal, TestEnv, task, wf, workflow
 
@@ -71,6 +85,11 @@ async def outside() -> None:
     await publish.resolve("x", "yes")  # error
     await steer.send("x", 1)  # error
     crawl.bind(1)  # error
+    await share.read(digits=1)  # error
+    await share.read("x", "one")  # error
+    await share.read("x", digit=1)  # error
+    part: str = await share.read("x")  # error
+    print(part)
     async with Perdure() as perdure:
         await perdure.start(child, "x")  # error
     async with TestEnv() as env:

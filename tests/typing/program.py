@@ -54,6 +54,11 @@ async def ship(order: Order, *, express: bool = False) -> list[str]:
     return [str(order.id)] if express else []
 
 
+@ship.query
+def percent(digits: int = 0) -> float:
+    return round(50.5, digits)
+
+
 nightly = Schedule("nightly", ship.bind(Order(1)), cron="0 8 * * *")
 
 
@@ -69,6 +74,8 @@ async def asynchronous(c: ClientBase) -> None:
     assert_type(await handle.signal(steer, "left"), bool)
     assert_type(await c.query(stage, handle.id), str)
     assert_type(await handle.query(stage), str)
+    assert_type(await c.query(percent, handle.id, digits=1), float)
+    assert_type(await handle.query(percent.bind(1), timeout="1s"), float)
     assert_type(await c.update(price, handle.id, 3), float)
     assert_type(await handle.update(price, 3, key="k"), float)
     await c.resolve(answer, handle.id, Order(1))
@@ -102,6 +109,8 @@ def blocking(c: SyncClientBase) -> None:
     assert_type(handle.signal(steer, "left"), bool)
     assert_type(c.query(stage, handle.id), str)
     assert_type(handle.query(stage), str)
+    assert_type(c.query(percent, handle.id, digits=1), float)
+    assert_type(handle.query(percent.bind(1), timeout="1s"), float)
     assert_type(c.update(price, handle.id, 3), float)
     assert_type(handle.update(price, 3, key="k"), float)
     c.resolve(answer, handle.id, Order(1))

@@ -107,6 +107,12 @@ async def child(n: int) -> str:
 async def no_arguments() -> None: ...
 
 
+@child.query
+def share(digits: int = 0, *, of: str = "all") -> float:
+    return round(progress.get() / 3, digits)
+
+
+assert_type(share(1, of="some"), float)
 assert_type(fetch("a"), Step[Page])
 assert_type(count([], floor=2), Step[int])
 assert_type(many_arguments(1, "b", 2.0, b"r", d=True, e=5), Step[None])
@@ -231,6 +237,8 @@ async def client() -> None:
         await publish.resolve(handle.id, Decision(True))
         await steer.send(handle.id, "left")
         assert_type(await progress.read(handle.id), int)
+        assert_type(await share.read(handle.id, digits=1, of="some"), float)
+        assert_type(await share.read(handle.id, 1), float)
         assert_type(await stage.read(handle.id), Page | None)
         assert_type(await handle.result(timeout="5s"), str)
         assert_type(await handle.status(), str)

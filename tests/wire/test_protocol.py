@@ -20,6 +20,7 @@ from perdure.core.retry import End, TaskOptions
 from perdure.core.secrets import SecretPlace
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report, ServedCode
 from perdure.wire import protocol
+from perdure.wire.parts import _SIZES, activation_parts, activation_size, decision_parts
 from perdure.wire.pb import worker_pb2
 from perdure.wire.protocol import Down, Hello, Up, Welcome
 
@@ -68,13 +69,13 @@ def test_everything_a_server_says_arrives() -> None:
 @given(st.lists(st.integers(0, 700_000), max_size=40))
 def test_parts_put_together_are_the_whole_and_none_is_too_large(sizes: list[int]) -> None:
     events = [Recorded(i + 1, 1, ev.SignalReceived("s", bytes(n))) for i, n in enumerate(sizes)]
-    parts = list(protocol.activation_parts(3, Activation(RUN, "f", events, True)))
+    parts = list(activation_parts(3, Activation(RUN, "f", events, True)))
     assert [r for _, a, _ in parts for r in a.events] == events
     assert [more for _, _, more in parts] == [True] * (len(parts) - 1) + [False]
     for _, a, _ in parts:
-        assert protocol.activation_size(a) < protocol.MESSAGE_BYTES_MAX - protocol.PART_BYTES
+        assert activation_size(a) < protocol.MESSAGE_BYTES_MAX - protocol.PART_BYTES
     commands: list[cm.Command] = [cm.SetState("s", bytes(n)) for n in sizes]
-    decided = list(protocol.decision_parts(3, Decided(RUN, commands)))
+    decided = list(decision_parts(3, Decided(RUN, commands)))
     assert [c for _, d, _ in decided for c in d.commands] == commands
 
 
@@ -118,4 +119,4 @@ def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [*ev.EVENT_TYPES, *cm.COMMAND_TYPES], ids=lambda k: k.__name__)
 def test_every_record_has_a_size(kind: type) -> None:
-    assert kind in protocol._SIZES
+    assert kind in _SIZES

@@ -53,6 +53,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "update": Entry("messages", "Send an update to a run and print its reply."),
         "resolve": Entry("messages", "Resolve a promise that a run is waiting for."),
         "state": Entry("messages", "Print the state that a run has published."),
+        "query": Entry("messages", "Compute a query of a run's workflow and print the answer."),
     },
     "Workflows": {
         "workflow": Entry("workflows", "List, show, pause and resume workflows."),
@@ -99,7 +100,7 @@ PAIRS: Final[dict[tuple[str, ...], str]] = {
     ("cancel", "terminate"): "Cancel a run; end it at once, in any state.",
     ("pause", "resume"): "Pause a run; resume a paused or a stuck one.",
     ("delete", "bulk"): "Delete an ended run; follow jobs on many runs.",
-    ("resolve", "state"): "Resolve a promise of a run; print its state.",
+    ("state", "query"): "Print the state of a run; compute a query from it.",
     ("rerun", "fork", "node"): "Repeat a run; fork it; decide about a failed node.",
     ("logs", "attempts"): "Print the output of a run's tasks; list their attempts.",
     ("diff", "debug"): "Compare two runs; debug a run on its history.",

@@ -1,4 +1,4 @@
-"""Messages to a run and its published state: `perdure signal`, `update`, `resolve` and `state`."""
+"""Messages to a run and its published state: `perdure signal`, `update`, `resolve`, `state` and `query`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Value = Annotated[str, typer.Argument(metavar="VALUE", help="JSON if it parses, 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (signal, update, resolve, state):
+    for command in (signal, update, resolve, state, query):
         app.command()(command)
 
 
@@ -194,6 +194,53 @@ def state(
     found = server.api.get(server.path(run, "state", name))
     text = _text(found["value"])
     server.out.one(found, people=lambda: print(text), plain=[text])
+
+
+@remote
+def query(
+    server: Remote,
+    run: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the query.", show_default=False)],
+    named: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="Arguments by name; a value is JSON if it parses, else text."),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=VALUE|JSON",
+            help="The same, repeatable; or all arguments as one JSON object, @FILE, or - for stdin.",
+        ),
+    ] = None,
+) -> None:
+    """Compute a query of a run's workflow and print the answer.
+
+    perdure query @last percent digits=1
+
+    A worker computes it from the state of the run, which is not woken. Exit code 1 if the query fails, 4 if there is none of that
+    name, 5 if no worker that serves the run's version is connected.
+    """
+    from uuid import uuid4
+
+    arguments = _query_arguments(named or [], given or [])
+    # It changes nothing, so the request may be repeated.
+    reply = server.api.post(server.path(run, "queries", name), arguments, idempotency_key=uuid4().hex)
+    text = _text(reply["value"])
+    server.out.one(reply, people=lambda: print(text), plain=[text])
+
+
+def _query_arguments(named: list[str], given: list[str]) -> dict[str, Any]:
+    from perdure.cli.arguments import pairs
+    from perdure.core.errors import InvalidInput
+
+    if len(given) == 1 and not named and (given[0] == "-" or given[0].lstrip()[:1] in ("{", "@")):
+        found = json_argument(given[0], "--input")
+        if not isinstance(found, dict):
+            raise InvalidInput("--input: the arguments of a query are a JSON object, by name")
+        return found
+    return pairs([*named, *given], "arguments")
 
 
 def _states(server: Remote, path: str) -> Iterator[dict[str, Any]]:

@@ -57,7 +57,6 @@ COMMAND_POINTERS: Final[dict[str, str]] = {
     "clone": "`perdure rerun RUN` starts a run again, `perdure fork RUN --at EVENT` copies its history.",
     "branch": "`perdure fork RUN --at EVENT` starts a run from the middle of another one.",
     "unpause": f"`perdure resume RUN` resumes a paused or stuck run. {_PAUSE.format('resume')}",
-    "query": "`perdure state RUN` prints the state of a run.",
     "send": "`perdure signal RUN NAME VALUE` sends a signal, `perdure event send NAME` a named event.",
     "emit": "`perdure event send NAME` sends a named event.",
     "publish": "`perdure event send NAME` sends a named event.",

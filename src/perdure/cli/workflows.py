@@ -54,7 +54,7 @@ def print_workflows(server: Remote, found: Any, empty: str) -> None:
 @workflow.command()
 @remote
 def show(server: Remote, name: Name) -> None:
-    """Show a workflow: kind, current version, number of versions, active runs."""
+    """Show a workflow: kind, current version, number of versions, active runs, queries."""
     from perdure.cli.render import local_time
 
     found = server.api.get(_path(name))
@@ -63,6 +63,7 @@ def show(server: Remote, name: Name) -> None:
         "version": found["version"],
         "versions": str(len(found["versions"])),
         "active runs": str(found.get("runs_active", "")),
+        "queries": ", ".join(found.get("queries", [])),
         "since": local_time(found["created_at"]),
     }
     server.out.one(

@@ -376,6 +376,14 @@ class UpdateFailed(RecordedError):
     grpc_status = "FAILED_PRECONDITION"
 
 
+class QueryFailed(RecordedError):
+    """The code of the query raised, or took too long; the message says what."""
+
+    code = "query_failed"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+
+
 class WorkflowRuleBroken(PerdureError):
     """Workflow code did something that only a task may do."""
 

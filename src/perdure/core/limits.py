@@ -46,6 +46,24 @@ UPDATE_WAIT_S_MAX: Final = 30
 """Seconds that one request may wait for the answer to an update; a repeated request with the same id continues to wait."""
 UPDATE_ANSWERS_KEPT_S: Final = 7 * 86_400
 """Seconds that the answer to an update is kept for those who ask again."""
+QUERIES_MAX: Final = 100
+"""Queries of one workflow."""
+QUERY_S_MAX: Final = 5.0
+"""Seconds in which the function of a query must return, from its arrival at the worker; then it is interrupted."""
+QUERY_WORKER_WAIT_S: Final = 5.0
+"""Seconds for which a query waits for a worker that serves the version of the run, within the time of the call."""
+QUERY_ARGUMENTS_BYTES_MAX: Final = 64 * 1024
+"""Bytes of the encoded arguments of a query."""
+QUERY_STATES_MAX: Final = 1_000
+"""State values of a run that a query can be given."""
+QUERY_STATES_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of those together; a value in the payload store counts as its reference."""
+QUERY_ANSWER_BYTES_MAX: Final = PAYLOAD_BYTES_MAX
+"""Bytes of the encoded answer of a query."""
+QUERIES_OPEN_MAX: Final = 64
+"""Queries that one engine has open; further ones are refused with `unavailable`."""
+QUERY_THREADS_MAX: Final = 4
+"""Queries that one worker computes at the same time; further ones wait. A function that cannot be interrupted keeps its place."""
 WAITING_NAMES_MAX: Final = 100
 """Names of signals and updates that a run's code says it waits for."""
 NAME_CHARS_MAX: Final = 200

@@ -1,4 +1,4 @@
-"""What a Python workflow takes, as far as a start is checked against it: the names of its parameters, and which are required.
+"""What a Python workflow takes, as far as a start is checked against it: the names of its parameters, and which are required; and its queries.
 
 A worker publishes it with the workflow. Types are described for forms and editors; a start is not checked against them, because only the code
 can say what it converts. See core/calls.py for the forms of a call.
@@ -26,6 +26,8 @@ class Parameters(msgspec.Struct, frozen=True, omit_defaults=True):
     """It has `**kwargs`: any name."""
     schema: dict[str, Any] | None = None
     """JSON Schema of a call by name; None where it is too long to publish."""
+    queries: tuple[str, ...] = ()
+    """Names of its queries, in their order."""
 
 
 _decoder: Final = msgspec.json.Decoder(Parameters)

@@ -212,6 +212,29 @@ class UpdateAnswer(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
+class QueryCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A query for a worker that has the code of a workflow, with what is recorded of the run that it is about."""
+
+    run_id: bytes
+    workflow: str
+    name: str
+    """Of the query."""
+    arguments: bytes
+    """Of the query, as JSON by name."""
+    key: str
+    status: str
+    input: bytes
+    """Of the run."""
+    states: dict[str, bytes]
+
+
+class QueryAnswer(msgspec.Struct, frozen=True):
+    """What the function of a query returned, or why it did not: `query_failed` when it raised, any other code when it was not called."""
+
+    value: bytes
+    failure: Failure | None = None
+
+
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run, for display."""
 

@@ -40,6 +40,7 @@ from perdure.engine.services.lease import Lease
 from perdure.engine.services.named_events import NamedEvents, NamedEventStore
 from perdure.engine.services.notifications import Notifications
 from perdure.engine.services.outcomes import Waiters
+from perdure.engine.services.queries import Queries
 from perdure.engine.services.schedules import Scheduler, ScheduleStore
 from perdure.engine.services.served import ServedDefinitions
 from perdure.engine.services.service import Body, Service, keep_running
@@ -108,6 +109,7 @@ class Engine:
         self.task_logs = TaskLogs(context.counters, stores.task_logs)
         self.upkeep = Upkeep(context, self.payloads)
         self.updates = Updates(stores.updates, stores.store, context.events.message_sent.publish)
+        self.queries = Queries(context, stores.updates, parts.runs, self.flows)
         self.notifications = Notifications(context)
         self.served = ServedDefinitions(
             context, parts.runs, self.dispatcher, self.flows, self.flow_control, self.telemetry

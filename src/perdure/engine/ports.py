@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -12,7 +13,17 @@ from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules
 from perdure.core.payload_port import Place
 from perdure.core.versions import VersionChoice
-from perdure.core.work import Activation, Assignment, Decided, Outcome, RunView, ServedCode, Upstream
+from perdure.core.work import (
+    Activation,
+    Assignment,
+    Decided,
+    Outcome,
+    QueryAnswer,
+    QueryCall,
+    RunView,
+    ServedCode,
+    Upstream,
+)
 from perdure.engine.commits.store import CommitStore
 
 Named = tuple[int, str]
@@ -351,6 +362,10 @@ class WorkerPort(Protocol):
     def assign(self, batch: list[Assignment]) -> None: ...
     def cancel(self, run_id: bytes, seq: int, attempt: int) -> None: ...
     def activate(self, batch: list[Activation]) -> list[Decided]: ...
+    def query(self, code: CodeKey, call: QueryCall) -> asyncio.Future[QueryAnswer] | None:
+        """Ask a worker that serves this version; None when there is none. An answer `worker_lost` may be asked for again."""
+        ...
+
     def forget(self, run_id: bytes) -> None: ...
     def forget_all(self) -> None: ...
     async def close(self) -> None: ...

@@ -13,6 +13,7 @@ from perdure.core import events as ev
 from perdure.core.calls import RESERVED
 from perdure.core.declared import Declared
 from perdure.core.errors import InvalidInput
+from perdure.core.limits import QUERIES_MAX
 from perdure.core.names import checked_name
 from perdure.core.retry import TaskOptions
 from perdure.core.work import VERSION_PREFIX, is_flow
@@ -34,6 +35,7 @@ from perdure.sdk.options import (
 )
 from perdure.sdk.payloads import Signature
 from perdure.sdk.plain_calls import run_plain
+from perdure.sdk.queries import Query
 from perdure.sdk.startable import Startable
 from perdure.sdk.workflow import guards, undo
 from perdure.sdk.workflow.fanout import TaskFanout
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-A = TypeVar("A")
+A = ParamSpec("A")
+B = TypeVar("B")
 
 DEFAULT_QUEUE = "default"
 
@@ -175,6 +178,8 @@ class Workflow(Startable[P, R]):
             if (handler := options.get(key)) is not None
         }
         """Status in which a run ends -> workflow of which a run starts then."""
+        self.queries: dict[str, Query[Any, Any]] = {}
+        """By name. Copies of a workflow share them."""
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -193,6 +198,29 @@ class Workflow(Startable[P, R]):
     def _checked(self) -> bool:
         guards.check_code(self.fn)
         return True
+
+    def query(self, fn: Callable[A, B]) -> Query[A, B]:
+        """Make a plain function a query of this workflow, under its own name. It computes an answer from the states of a run.
+
+            @crawl.query
+            def percent(digits: int = 0) -> float:
+                return round(100 * progress.get() / total.get(), digits)
+
+            await percent.read(run_id, digits=1)  # outside
+
+        `State.get()`, `wf.run_id()` and `wf.info()` work in it; nothing else of workflow code does. Raises InvalidInput for an async
+        function and for a name that another query of the workflow has.
+        """
+        made = Query(self, fn)
+        if made.name in self.queries:
+            raise InvalidInput(
+                f"the workflow {self.name!r} has a query {made.name!r} already; the name of the function is that of the query, so "
+                "give this one another"
+            )
+        if len(self.queries) >= QUERIES_MAX:
+            raise InvalidInput(f"the workflow {self.name!r} has QUERIES_MAX={QUERIES_MAX} queries already")
+        self.queries[made.name] = made
+        return made
 
     def body(self, started: ev.RunStarted) -> Coroutine[Any, Any, R]:
         """The user's coroutine for a recorded start."""

@@ -19,6 +19,7 @@ from perdure.sdk.flow_control import control_of
 from perdure.sdk.mapping import map as map
 from perdure.sdk.options import CallOptions, ServiceCallOptions, checked, recorded_options
 from perdure.sdk.payloads import Converter, Signature
+from perdure.sdk.workflow.current_run import CurrentRun
 from perdure.sdk.workflow.endings import ContinueAsNewRequest
 from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
@@ -180,6 +181,11 @@ def run_id() -> str:
     from perdure.core import ids
 
     return ids.text(_runtime("run_id()").run_id)
+
+
+def info() -> CurrentRun:
+    """This run: its `id`, `workflow`, `key`, `status` and `arguments`. Works in queries as well."""
+    return _runtime("info()").info()
 
 
 def nominal_time() -> datetime | None:

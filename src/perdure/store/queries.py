@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|(?<![:\w]):(?P<name>[a-z]\w*)(?:\.(?P<column>[a-z]\w*))?")
 
 
-class Query:
+class SqlQuery:
     """One statement, prepared once per connection by the driver."""
 
     __slots__ = ("columns", "name", "sql")
@@ -71,16 +71,16 @@ def _sent(column: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @cache
-def queries(package: str = "perdure.store") -> dict[str, Query]:
+def queries(package: str = "perdure.store") -> dict[str, SqlQuery]:
     """Every query by name. Two of the same name are a mistake."""
-    found: dict[str, Query] = {}
+    found: dict[str, SqlQuery] = {}
     for file in sorted((resources.files(package) / "sql").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".sql"):
             continue
         parts = _NAME.split(file.read_text(encoding="utf-8"))[1:]
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             assert name not in found, f"two queries are called {name}"
-            found[name] = Query(name, text.strip().rstrip(";"))
+            found[name] = SqlQuery(name, text.strip().rstrip(";"))
     return found
 
 

@@ -29,6 +29,13 @@ class PostgresUpdates(PostgresPort):
         rows = await self._fetch("list_state", run_id=run_id, ns=ns, after=after, limit=limit)
         return [(r["name"], r["value"]) for r in rows]
 
+    async def query_states(self, ns: int, run_id: bytes, states_max: int, bytes_max: int) -> dict[str, bytes] | None:
+        """All states of a run, from one snapshot; None: there are more of them, or more bytes."""
+        rows = await self._fetch("query_states", run_id=run_id, ns=ns, limit=states_max + 1, bytes_max=bytes_max)
+        if len(rows) > states_max or any(r["value"] is None for r in rows):
+            return None
+        return {r["name"]: r["value"] for r in rows}
+
 
 def _asked(row: Any) -> UpdateSent:
     return UpdateSent(row["active"], row["known"], _answer(row))

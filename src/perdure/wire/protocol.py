@@ -1,24 +1,33 @@
 """The worker protocol in terms of core/work.py: what travels up and down the stream, as objects and as bytes.
 
-proto/perdure/v1/worker.proto is the letter of it. Large activations and decisions are cut into parts here, and put together again
+proto/perdure/v1/worker.proto is the letter of it. Large activations and decisions are cut into parts (parts.py), and put together again
 on the other side, so that no message is over MESSAGE_BYTES_MAX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from perdure.core.commands import COMMAND_TYPES, Command, ContinueAsNew
 from perdure.core.declared import KEY
 from perdure.core.errors import Failure, InvalidInput
-from perdure.core.events import EVENT_TYPES, Recorded
 from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.core.retry import End, TaskOptions
-from perdure.core.work import Activation, Assignment, AttemptToken, Beat, Decided, LogChunk, LogLine, Report, ServedCode
+from perdure.core.work import (
+    Activation,
+    Assignment,
+    AttemptToken,
+    Beat,
+    Decided,
+    LogChunk,
+    LogLine,
+    QueryAnswer,
+    QueryCall,
+    Report,
+    ServedCode,
+)
 from perdure.wire import secret_places
 from perdure.wire.codec import decode_commands, decode_recorded, encode_commands, encode_recorded
 from perdure.wire.pb import worker_pb2 as pb
@@ -26,8 +35,6 @@ from perdure.wire.pb import worker_pb2 as pb
 PROTOCOL: Final = 1
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one message on the stream; both sides refuse larger ones."""
-WHOLE_RECORDS: Final = 4
-"""An activation or decision of so few records is never cut: a record is bounded by what one commit may hold."""
 PART_BYTES: Final = 1024 * 1024
 """What is ready is cut into messages of about this size."""
 SERVED_MAX: Final = 10_000
@@ -91,6 +98,8 @@ class Up(msgspec.Struct):
     alive: bool = False
     deferred: list[Token] = []
     """Attempts that wait for a job outside and hold no slot."""
+    answers: list[tuple[int, QueryAnswer]] = []
+    """(number of the query, answer)"""
 
 
 class Down(msgspec.Struct):
@@ -107,6 +116,8 @@ class Down(msgspec.Struct):
     clock_us: int = 0
     unreadable: list[tuple[int, bytes, str]] = []
     """(number, run, why) of activations with records that this worker does not understand."""
+    queries: list[tuple[int, QueryCall]] = []
+    """(number, query)"""
 
 
 _ENDS: Final = {
@@ -155,6 +166,9 @@ def encode_up(up: Up) -> bytes:
             made.lines.add(at_us=line.at_us, stream=line.stream, level=line.level, text=line.text)
     for run_id, seq, attempt in up.deferred:
         m.deferred.add(run_id=run_id, seq=seq, attempt=attempt)
+    for number, answer in up.answers:
+        failure = _failure(answer.failure) if answer.failure is not None else None
+        m.answers.add(number=number, value=answer.value, failure=failure)
     return m.SerializeToString()
 
 
@@ -203,6 +217,10 @@ def decode_up(data: bytes) -> Up:
         draining=m.draining,
         alive=m.alive,
         deferred=[(t.run_id, t.seq, t.attempt) for t in m.deferred],
+        answers=[
+            (a.number, QueryAnswer(a.value, _failure_of(a.failure) if a.HasField("failure") else None))
+            for a in m.answers
+        ],
     )
 
 
@@ -330,6 +348,8 @@ def encode_down(down: Down) -> bytes:
     for run_id, seq, attempt in down.cancels:
         m.cancels.add(run_id=run_id, seq=seq, attempt=attempt)
     m.forgets.extend(down.forgets)
+    for number, q in down.queries:
+        m.queries.add(number=number, **msgspec.structs.asdict(q))
     return m.SerializeToString()
 
 
@@ -352,6 +372,20 @@ def decode_down(data: bytes) -> Down:
         going_away=m.going_away,
         clock_us=m.clock_us,
         unreadable=unreadable,
+        queries=[(q.number, _query(q)) for q in m.queries],
+    )
+
+
+def _query(q: pb.QueryCall) -> QueryCall:
+    return QueryCall(
+        run_id=q.run_id,
+        workflow=q.workflow,
+        name=q.name,
+        arguments=q.arguments,
+        key=q.key,
+        status=q.status,
+        input=q.input,
+        states=dict(q.states),
     )
 
 
@@ -404,81 +438,3 @@ def encode_beat_reply(unknown: bool) -> bytes:
 
 def decode_beat_reply(data: bytes) -> bool:
     return pb.BeatReply.FromString(data).unknown
-
-
-def activation_parts(number: int, a: Activation) -> Iterator[tuple[int, Activation, bool]]:
-    """An activation in parts of bounded size; nearly always one."""
-    if len(a.events) <= WHOLE_RECORDS:
-        yield number, a, False
-        return
-    parts = list(_cut(a.events, _event_size))
-    for i, events in enumerate(parts):
-        yield number, Activation(a.run_id, a.workflow, events, a.replay, a.ns), i < len(parts) - 1
-
-
-def decision_parts(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool]]:
-    if len(d.commands) <= WHOLE_RECORDS:
-        yield number, d, False
-        return
-    parts = list(_cut(d.commands, _command_size))
-    for i, commands in enumerate(parts):
-        yield number, Decided(d.run_id, commands, d.stuck, d.operations, d.spontaneous, d.waiting), i < len(parts) - 1
-
-
-def activation_size(a: Activation) -> int:
-    return 64 + sum(map(_event_size, a.events))
-
-
-def decision_size(d: Decided) -> int:
-    return 64 + sum(map(_command_size, d.commands))
-
-
-def _event_size(r: Recorded) -> int:
-    return _SIZES[type(r.event)](r.event)
-
-
-def _command_size(c: Command) -> int:
-    return _SIZES[type(c)](c)
-
-
-def _sizer(kind: type[Any]) -> Callable[[Any], int]:
-    """About how many bytes a record takes: its payloads, and something for the rest."""
-    fields = kind.__struct_fields__
-    for many in ("inputs", "results"):
-        if many in fields:
-            values = attrgetter(many)
-            return lambda record: 64 + sum(map(len, values(record)))
-    for single in ("input", "result", "value"):
-        if single in fields:
-            value = attrgetter(single)
-            return lambda record: 64 + len(value(record))
-    return lambda record: 64
-
-
-def _continued_size(c: ContinueAsNew) -> int:
-    return (
-        64
-        + len(c.input)
-        + sum(len(v) + 32 for _, v in (*c.signals, *c.promises))
-        + sum(len(reason) + 2 for reason, _ in c.cancels)
-    )
-
-
-_SIZES: Final[dict[type, Callable[[Any], int]]] = {
-    **{kind: _sizer(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES)},
-    ContinueAsNew: _continued_size,
-}
-
-
-def _cut(items: list[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """At least one part, even of nothing."""
-    part: list[T] = []
-    size = 0
-    for item in items:
-        n = size_of(item)
-        if part and size + n > PART_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(item)
-        size += n
-    yield part

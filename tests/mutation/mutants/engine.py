@@ -271,4 +271,11 @@ MUTANTS = [
         "    if False:\n",
         "store/test_schedule_store.py",
     ),
+    Mutant(
+        "queries-pinned-run-in-another-version",
+        "engine/services/queries.py",
+        "        if pinned:\n            return None\n",
+        "",
+        "server/test_server_queries.py::test_a_run_that_is_pinned_is_queried_in_its_version_only",
+    ),
 ]

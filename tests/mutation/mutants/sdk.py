@@ -166,4 +166,18 @@ MUTANTS = [
         "blocked=stack",
         "sdk/test_watchdog.py",
     ),
+    Mutant(
+        "queries-place-is-never-free-again",
+        "sdk/worker/queries.py",
+        "        self._running.discard(one)\n",
+        "",
+        "sdk/test_queries.py",
+    ),
+    Mutant(
+        "queries-too-long-is-not-interrupted",
+        "sdk/worker/queries.py",
+        "            one.interrupt.interrupt()\n",
+        "            pass\n",
+        "sdk/test_queries.py",
+    ),
 ]

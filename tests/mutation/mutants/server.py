@@ -208,4 +208,11 @@ MUTANTS = [
         "max(0.0, missing / rate_per_s)",
         "server/test_auth_keys.py::test_a_key_has_its_own_rate_and_a_burst",
     ),
+    Mutant(
+        "queries-answer-of-another-worker-counts",
+        "server/grpc/remote_queries.py",
+        "if asked[0] is not c:",
+        "if asked[0] is None:",
+        "server/test_server_queries.py::test_an_answer_counts_only_from_the_worker_that_was_asked",
+    ),
 ]

@@ -502,4 +502,11 @@ MUTANTS = [
         '            if batch.attributes and not batch.closes:\n                await execute(c, "commit_attributes"',
         "e2e/test_attributes.py::test_a_run_that_sets_attributes_and_ends_in_one_commit_keeps_them",
     ),
+    Mutant(
+        "queries-states-unbounded",
+        "store/sql/updates.sql",
+        "case when s.total <= :bytes_max then s.value end",
+        "case when s.total <= :bytes_max or true then s.value end",
+        "e2e/test_run_queries.py::test_states_beyond_the_limits_are_refused",
+    ),
 ]

@@ -12,6 +12,7 @@ from perdure.core.api.attempts import ListAttempts
 from perdure.core.api.definitions import DeployFlow, FlowText
 from perdure.core.api.inspection import DiffRuns, ExportRun, GetRunAt
 from perdure.core.api.messages import (
+    AskQuery,
     AskUpdate,
     GetUpdate,
     ListStates,
@@ -388,6 +389,15 @@ SCENARIOS = (
         request=lambda s: ReadState(s, "parity_note"),
         rest=lambda s: Rest("GET", f"/runs/{s}/state/parity_note"),
         fields="value",
+        nowhere=MISSING,
+    ),
+    Scenario(
+        act=messages.QUERY,
+        setup=waiting,
+        request=lambda s: AskQuery(s, "noted", b'{"times":2}'),
+        rest=lambda s: Rest("POST", f"/runs/{s}/queries/noted", {"times": 2}),
+        fields="value",
+        shows=lambda r: {"name": "noted"},
         nowhere=MISSING,
     ),
     Scenario(

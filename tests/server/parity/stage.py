@@ -53,6 +53,11 @@ async def wait() -> int:
     return await given.wait()
 
 
+@wait.query
+def noted(times: int = 1) -> str:
+    return note.get() * times
+
+
 @workflow(name="parity_ask")
 async def ask() -> None:
     await ok.wait()

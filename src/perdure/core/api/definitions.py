@@ -50,6 +50,8 @@ class WorkflowDetail(msgspec.Struct, frozen=True):
     """The newest ones, newest first."""
     input_schema: dict[str, Any] | None = None
     """JSON Schema of what a run of the current version takes; None where it is not known."""
+    queries: tuple[str, ...] = ()
+    """Names of the queries of the current version."""
 
 
 class RegisterWorkflow(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Messages into a run: signals, promise values, updates; and the state that a run publishes."""
+"""Messages into a run: signals, promise values, updates; and the state that a run publishes, read or queried."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 
 from perdure.core.access import Permission
 from perdure.core.api.act import Act, RunRef
+from perdure.core.errors import Failure
 from perdure.core.limits import UPDATE_WAIT_S_MAX
 from perdure.core.work import StartRequest, UpdateAnswer
 
@@ -74,6 +75,19 @@ class StateRead(msgspec.Struct, frozen=True):
     """None: the run has not set it."""
 
 
+class AskQuery(msgspec.Struct, frozen=True):
+    run: RunRef
+    name: str
+    arguments: bytes = b"{}"
+    """As JSON by name."""
+
+
+class QueryReply(msgspec.Struct, frozen=True):
+    value: bytes
+    failure: Failure | None = None
+    """The code of the query raised."""
+
+
 class ListStates(msgspec.Struct, frozen=True):
     run: RunRef
     after: str = ""
@@ -104,5 +118,6 @@ UPDATE: Act[AskUpdate, UpdateReply] = Act(
 UPDATE_RESULT: Act[GetUpdate, UpdateReply] = Act("run.update_result", GetUpdate, UpdateReply, Permission.READ)
 STATE: Act[ReadState, StateRead] = Act("run.state", ReadState, StateRead, Permission.READ)
 STATES: Act[ListStates, StatePage] = Act("run.states", ListStates, StatePage, Permission.READ)
+QUERY: Act[AskQuery, QueryReply] = Act("run.query", AskQuery, QueryReply, Permission.READ)
 
-ACTS = (SIGNAL, SIGNAL_WITH_START, RESOLVE, UPDATE, UPDATE_RESULT, STATE, STATES)
+ACTS = (SIGNAL, SIGNAL_WITH_START, RESOLVE, UPDATE, UPDATE_RESULT, STATE, STATES, QUERY)

@@ -87,20 +87,22 @@ async def list_workflows(api: NamespaceApi, r: ListWorkflows) -> WorkflowPage:
 async def get(api: NamespaceApi, r: WorkflowRef) -> WorkflowDetail:
     found = await workflow_of(api, r.name)
     versions = await api.ports.reads.versions(api.ns, r.name, VERSIONS_SHOWN_MAX)
-    return WorkflowDetail(found, versions, await _input_schema(api, found))
+    if is_flow(found.current):
+        return WorkflowDetail(found, versions, await _input_schema(api, found))
+    published, _ = await api.ports.store.published(api.ns, found.name, found.current)
+    parameters = decode_parameters(published) if published else None
+    if parameters is None:
+        return WorkflowDetail(found, versions)
+    return WorkflowDetail(found, versions, parameters_schema(parameters), parameters.queries)
 
 
 async def _input_schema(api: NamespaceApi, workflow: WorkflowItem) -> dict[str, Any] | None:
-    """Of a flow its own; of code its parameters, as far as a worker has published them."""
-    if is_flow(workflow.current):
-        try:
-            flow = await _compiled_flows.flow(api, workflow.name, workflow.current)
-        except PerdureError:  # it was deployed under other rules, or is gone
-            return None
-        return dict(flow.input_schema) if flow is not None and flow.input_schema is not None else None
-    published, _ = await api.ports.store.published(api.ns, workflow.name, workflow.current)
-    parameters = decode_parameters(published) if published else None
-    return parameters_schema(parameters) if parameters is not None else None
+    """Of a flow."""
+    try:
+        flow = await _compiled_flows.flow(api, workflow.name, workflow.current)
+    except PerdureError:  # it was deployed under other rules, or is gone
+        return None
+    return dict(flow.input_schema) if flow is not None and flow.input_schema is not None else None
 
 
 @handles(acts.REGISTER)

@@ -8,10 +8,12 @@ from perdure.core import ids
 from perdure.core.access import Permission
 from perdure.core.api import messages as acts
 from perdure.core.api.messages import (
+    AskQuery,
     AskUpdate,
     GetUpdate,
     ListStates,
     MessageSent,
+    QueryReply,
     ReadState,
     ResolvePromise,
     SendSignal,
@@ -25,10 +27,11 @@ from perdure.core.errors import (
     Conflict,
     InvalidInput,
     NotFound,
+    PayloadTooLarge,
     PromiseAlreadyResolved,
     RunFinished,
 )
-from perdure.core.limits import CALL_TIMEOUT_S, UPDATE_WAIT_S_MAX
+from perdure.core.limits import CALL_TIMEOUT_S, QUERY_ARGUMENTS_BYTES_MAX, UPDATE_WAIT_S_MAX
 from perdure.core.messages import PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.names import check_message_key, checked_name
 from perdure.engine.api import starts
@@ -171,6 +174,20 @@ async def list_states(api: NamespaceApi, r: ListStates) -> StatePage:
     limit = page_limit(r.limit)
     found = await api.engine.updates.states(api.ns, run_id, r.after, limit + 1)
     return StatePage(found[:limit], found[limit - 1][0] if len(found) > limit else None)
+
+
+@handles(acts.QUERY)
+async def query(api: NamespaceApi, r: AskQuery) -> QueryReply:
+    """Computed by a worker from the run's states as of its last commit. The run is neither woken nor claimed."""
+    checked_name("query", r.name)
+    if len(r.arguments) > QUERY_ARGUMENTS_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"the arguments of the query {r.name!r} have {len(r.arguments)} bytes, over the limit "
+            f"QUERY_ARGUMENTS_BYTES_MAX={QUERY_ARGUMENTS_BYTES_MAX}"
+        )
+    view = await api.view(await api.run_id(r.run))
+    answer = await api.engine.queries.ask(api.ns, view, r.name, r.arguments, api.caller.within_s)
+    return QueryReply(answer.value, answer.failure)
 
 
 async def checked_message(api: NamespaceApi, kind: str, name: str, value: bytes, run_id: bytes | None = None) -> bytes:

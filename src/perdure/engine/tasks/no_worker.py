@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.core.errors import Failure
-from perdure.core.work import Activation, Assignment, Decided, ServedCode, Upstream
+from perdure.core.work import Activation, Assignment, Decided, QueryCall, ServedCode, Upstream
 from perdure.engine.ports import CodeKey, Kind
 
 NO_WORKER: Final = Failure("no_worker", "no worker here has the code of this workflow")
@@ -35,6 +35,9 @@ class NoWorker:
     def activate(self, batch: list[Activation]) -> list[Decided]:
         """Code that no worker here has: the run is released, and another engine takes it up."""
         return [Decided(a.run_id, [], NO_WORKER) for a in batch]
+
+    def query(self, code: CodeKey, call: QueryCall) -> None:
+        """No worker here has any code."""
 
     def forget(self, run_id: bytes) -> None: ...
     def forget_all(self) -> None: ...

@@ -36,9 +36,11 @@ from perdure.sdk.client.keys import (
     Decision,
     EventKey,
     PromiseKey,
+    QueryKey,
     SignalKey,
     StateKey,
     UpdateKey,
+    read,
     within,
 )
 from perdure.sdk.client.schedules import Schedules
@@ -185,9 +187,16 @@ class ClientBase:
         """Send a message to a run, which is named by its id or `key:` and its key; see `Signal.send`."""
         return await signal.send_on(self._backend, run, value, key=key, within_s=within(timeout))
 
-    async def query(self, state: StateKey[T], run: str, *, timeout: Duration | None = None) -> T:
-        """Read a value of a run, as of its last commit; see `State.read`."""
-        return await state.read_on(self._backend, run, within_s=within(timeout))
+    @overload
+    async def query(self, key: StateKey[T], run: str, *, timeout: Duration | None = None) -> T: ...
+    @overload
+    async def query(self, key: QueryKey[P, T], run: str, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def query(self, key: Any, run: str, *args: Any, **kwargs: Any) -> Any:
+        """Read a state of a run, or ask a query about it, as of its last commit; see `State.read` and `Query.read`.
+
+        A query takes its arguments here; bound to them it takes a `timeout`: `client.query(percent.bind(1), run, timeout="2s")`.
+        """
+        return await read(key, args, kwargs, self._backend, run)
 
     async def update(
         self, update: UpdateKey[T, R], run: str, value: T, *, key: str | None = None, timeout: Duration | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from perdure.core import events as ev
 from perdure.core import ids
@@ -34,13 +34,24 @@ from perdure.core.errors import (
 from perdure.core.lifecycle import RunStatus
 from perdure.core.work import Outcome, RunView
 from perdure.sdk.client.backend import Backend
-from perdure.sdk.client.keys import ApprovalKey, Decision, PromiseKey, SignalKey, StateKey, UpdateKey, within
+from perdure.sdk.client.keys import (
+    ApprovalKey,
+    Decision,
+    PromiseKey,
+    QueryKey,
+    SignalKey,
+    StateKey,
+    UpdateKey,
+    read,
+    within,
+)
 from perdure.sdk.client.payloads import decoded
 from perdure.sdk.client.waiting import in_time
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 V = TypeVar("V")
+P = ParamSpec("P")
 
 EVENTS_POLL_S = 0.05
 """Seconds before `Handle.events` asks again."""
@@ -148,9 +159,13 @@ class Handle(Generic[R_co]):
         """Send a message to the run; see `Signal.send`."""
         return await signal.send_on(self._backend, self.id, value, key=key, within_s=within(timeout))
 
-    async def query(self, state: StateKey[T], *, timeout: Duration | None = None) -> T:
-        """Read a value of the run; see `State.read`."""
-        return await state.read_on(self._backend, self.id, within_s=within(timeout))
+    @overload
+    async def query(self, key: StateKey[T], *, timeout: Duration | None = None) -> T: ...
+    @overload
+    async def query(self, key: QueryKey[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def query(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        """Read a state of the run, or ask a query about it; see `State.read` and `Query.read`."""
+        return await read(key, args, kwargs, self._backend, self.id)
 
     async def update(
         self, update: UpdateKey[T, V], value: T, *, key: str | None = None, timeout: Duration | None = None

@@ -5,14 +5,16 @@ Each of those sends through the client found by context; these are the forms tha
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from perdure.core.deadlines import timeout_s
 from perdure.core.durations import Duration
+from perdure.core.errors import InvalidInput
 from perdure.sdk.client.backend import Backend
 
+P = ParamSpec("P")
 T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
@@ -50,6 +52,22 @@ class StateKey(Protocol[R_co]):
     """A `State`."""
 
     async def read_on(self, target: Backend, run_id: str, *, within_s: float | None = None) -> R_co: ...
+
+
+class QueryKey(Protocol[P, R_co]):
+    """A `Query`."""
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> StateKey[R_co]: ...
+
+
+async def read(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Backend, run_id: str) -> Any:
+    """The value of a state, or the answer of a query. A query takes its arguments, everything else a `timeout`."""
+    if hasattr(key, "bind"):
+        return await key.bind(*args, **kwargs).read_on(target, run_id)
+    timeout = kwargs.pop("timeout", None)
+    if args or kwargs:
+        raise InvalidInput(f"{key!r} takes no arguments beside timeout=")
+    return await key.read_on(target, run_id, within_s=within(timeout))
 
 
 class UpdateKey(Protocol[T_contra, R_co]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from perdure.core import events as ev
 from perdure.core.api.bulk_jobs import BulkOutcome
@@ -11,7 +11,14 @@ from perdure.core.durations import Duration
 from perdure.core.work import RunView
 from perdure.sdk.client.bulk_jobs import BulkHandle, BulkInfo, BulkRunInfo
 from perdure.sdk.client.handles import Event, Handle
-from perdure.sdk.client.keys import ApprovalKey, PromiseKey, SignalKey, StateKey, UpdateKey
+from perdure.sdk.client.keys import (
+    ApprovalKey,
+    PromiseKey,
+    QueryKey,
+    SignalKey,
+    StateKey,
+    UpdateKey,
+)
 from perdure.sdk.client.loop_calls import LoopCalls
 
 P = ParamSpec("P")
@@ -112,9 +119,15 @@ class SyncHandle(Generic[R_co]):
         """Send a message to the run; see `Signal.send`."""
         return self._loop.call(self._client.signal(signal, value, key=key, timeout=timeout))
 
-    def query(self, state: StateKey[T], *, timeout: Duration | None = None) -> T:
-        """Read a value of the run; see `State.read`."""
-        return self._loop.call(self._client.query(state, timeout=timeout))
+    @overload
+    def query(self, key: StateKey[T], *, timeout: Duration | None = None) -> T: ...
+
+    @overload
+    def query(self, key: QueryKey[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def query(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        """Read a state of the run, or ask a query about it; see `State.read` and `Query.read`."""
+        return self._loop.call(self._client.query(key, *args, **kwargs))
 
     def update(
         self, update: UpdateKey[T, V], value: T, *, key: str | None = None, timeout: Duration | None = None

@@ -16,7 +16,15 @@ from perdure.core.durations import Duration
 from perdure.sdk.client.approvals import ApprovalInfo, Approvals
 from perdure.sdk.client.base import BoundWorkflow, ClientBase, RunInfo, StartableWorkflow
 from perdure.sdk.client.bulk_jobs import BulkOptions
-from perdure.sdk.client.keys import ApprovalKey, EventKey, PromiseKey, SignalKey, StateKey, UpdateKey
+from perdure.sdk.client.keys import (
+    ApprovalKey,
+    EventKey,
+    PromiseKey,
+    QueryKey,
+    SignalKey,
+    StateKey,
+    UpdateKey,
+)
 from perdure.sdk.client.loop_calls import LoopCalls
 from perdure.sdk.client.schedules import Backfilled, Fire, ScheduleKey, Schedules
 from perdure.sdk.client.sync_handles import SyncBulkHandle, SyncHandle
@@ -211,9 +219,18 @@ class SyncClientBase:
         """Send a message to a run, which is named by its id or `key:` and its key; see `Signal.send`."""
         return self._loop.call(self._client.signal(signal, run, value, key=key, timeout=timeout))
 
-    def query(self, state: StateKey[T], run: str, *, timeout: Duration | None = None) -> T:
-        """Read a value of a run, as of its last commit; see `State.read`."""
-        return self._loop.call(self._client.query(state, run, timeout=timeout))
+    @overload
+    def query(self, key: StateKey[T], run: str, *, timeout: Duration | None = None) -> T: ...
+
+    @overload
+    def query(self, key: QueryKey[P, T], run: str, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def query(self, key: Any, run: str, *args: Any, **kwargs: Any) -> Any:
+        """Read a state of a run, or ask a query about it, as of its last commit; see `State.read` and `Query.read`.
+
+        A query takes its arguments here; bound to them it takes a `timeout`: `client.query(percent.bind(1), run, timeout="2s")`.
+        """
+        return self._loop.call(self._client.query(key, run, *args, **kwargs))
 
     def update(
         self, update: UpdateKey[T, R], run: str, value: T, *, key: str | None = None, timeout: Duration | None = None

@@ -106,6 +106,10 @@ class WorkerDefinitions:
         build_id = self.build_id
         return {w.name: self._served(w, build_id) for w in self._workflows.values()}
 
+    def serves(self, name: str, version: str) -> bool:
+        """Whether this version of the workflow is the one that is served."""
+        return name in self._workflows.names() and self._version(self._workflows.get(name)) == version
+
     @property
     def build_id(self) -> str:
         """As it was declared; else derived from the code of all workflows."""
@@ -163,5 +167,5 @@ def _parameters_of(w: Any) -> bytes:
     """Empty for a workflow without a signature: nothing is checked."""
     if isinstance(w, Workflow):
         with suppress(PerdureError):
-            return parameters.encode(w.signature.parameters())
+            return parameters.encode(msgspec.structs.replace(w.signature.parameters(), queries=tuple(w.queries)))
     return b""

@@ -31,13 +31,14 @@ from perdure.core.limits import CALL_TIMEOUT_S
 from perdure.core.outage import Outage
 from perdure.core.retry import End
 from perdure.core.version import VERSION
-from perdure.core.work import Activation, Beat, Decided, LogChunk, Report, Upstream
+from perdure.core.work import Activation, Beat, Decided, LogChunk, QueryAnswer, QueryCall, Report, Upstream
 from perdure.sdk.client.backend import Backend, ambient
 from perdure.sdk.client.channel import Access, end_of, error_of
 from perdure.sdk.client.client import RemoteBackend
 from perdure.sdk.client.payloads import PayloadOptions, payload_options
 from perdure.sdk.worker.worker import Worker
 from perdure.wire import protocol
+from perdure.wire.parts import decision_parts, decision_size
 from perdure.wire.protocol import PART_BYTES, Down, Hello, Token, Up
 
 log = logging.getLogger("perdure.worker")
@@ -81,6 +82,8 @@ class RemoteWorker:
         """Run -> number of the activation that is being decided."""
         self._arriving: dict[bytes, list[Recorded]] = {}
         """Events of activations of which more is to come."""
+        self._answers: deque[tuple[int, QueryAnswer]] = deque()
+        """Of the queries of this stream: the next one has a queue of its own, because numbers count per server."""
         self._news = asyncio.Event()
         self._draining = asyncio.Event()
         self._drained = asyncio.Event()
@@ -195,6 +198,7 @@ class RemoteWorker:
         self._answering.clear()
         self._arriving.clear()
         self._decisions.clear()
+        self._answers = deque()
         self._deferred = self._worker.deferred()
         for _, reports in reversed(self._unacked):
             self._reports.extendleft(reversed(reports))
@@ -256,7 +260,7 @@ class RemoteWorker:
             up = self._take()
             if self._draining.is_set() and not said_draining:
                 up.draining = said_draining = True
-            if up.reports or up.decisions or up.beats or up.logs or up.draining or up.deferred:
+            if up.reports or up.decisions or up.beats or up.logs or up.draining or up.deferred or up.answers:
                 await call.write(protocol.encode_up(up))
             if self._is_done:
                 await call.done_writing()
@@ -283,11 +287,16 @@ class RemoteWorker:
             number, decided, more, size = self._decisions.popleft()
             decisions.append((number, decided, more))
             room -= size
+        answers: list[tuple[int, QueryAnswer]] = []
+        while self._answers and room > 0:
+            answers.append(self._answers.popleft())
+            room -= 64 + len(answers[-1][1].value)
         beats, self._beats = list(self._beats.values()), {}
         deferred, self._deferred = self._deferred, []
-        if self._reports or self._decisions or self._logs:
+        if self._reports or self._decisions or self._logs or self._answers:
             self._news.set()
-        return Up(None, reports, self._number if reports else 0, decisions, beats, logs, deferred=deferred)
+        number = self._number if reports else 0
+        return Up(None, reports, number, decisions, beats, logs, deferred=deferred, answers=answers)
 
     def _received(self, down: Down) -> None:
         if down.clock_us:
@@ -312,6 +321,8 @@ class RemoteWorker:
             stuck = Decided(run_id, [], Failure("unreadable_history", why))
             self._decisions.append((number, stuck, False, 64))
             self._news.set()
+        for number, call in down.queries:
+            self._query(number, call)
         if down.activations:
             asyncio.get_running_loop().call_soon(self._activate, down.activations)
 
@@ -324,6 +335,16 @@ class RemoteWorker:
         self._reported(
             [Report(a.run_id, a.seq, a.attempt, End.RETURNED, b"", None, now, now, a.epoch) for a in down.tasks]
         )
+
+    def _query(self, number: int, call: QueryCall) -> None:
+        answers = self._answers
+
+        def answered(future: asyncio.Future[QueryAnswer]) -> None:
+            if not future.cancelled():
+                answers.append((number, future.result()))
+                self._news.set()
+
+        self._worker.answer(call).add_done_callback(answered)
 
     def _cancel(self, token: Token) -> None:
         """An attempt that had not begun ends without a report of its own; the server waits for one."""
@@ -408,8 +429,8 @@ class RemoteWorker:
 
 def _sendable(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool, int]]:
     """A decision in parts. One record that no message can carry stops its run, visibly, instead of every stream it is sent on."""
-    for part in protocol.decision_parts(number, d):
-        size = protocol.decision_size(part[1])
+    for part in decision_parts(number, d):
+        size = decision_size(part[1])
         if size > protocol.MESSAGE_BYTES_MAX - PART_BYTES:
             why = f"a command of {size} bytes is over the limit MESSAGE_BYTES_MAX={protocol.MESSAGE_BYTES_MAX}"
             yield number, Decided(d.run_id, [], Failure("payload_too_large", why)), False, 64

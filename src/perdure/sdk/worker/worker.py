@@ -6,10 +6,12 @@ directly; a remote worker is the same object behind a stream.
     definitions.py       what it serves and advertises
     execution.py         attempts of tasks
     workflow_runner.py   the code of workflows
+    queries.py           queries about runs
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -18,7 +20,17 @@ from typing import Any, TypedDict, Unpack
 from perdure.core.errors import InvalidInput
 from perdure.core.jobs import SERVICE
 from perdure.core.limits import BUILD_ID_CHARS_MAX
-from perdure.core.work import Activation, Assignment, AttemptToken, Decided, Report, ServedCode, Upstream
+from perdure.core.work import (
+    Activation,
+    Assignment,
+    AttemptToken,
+    Decided,
+    QueryAnswer,
+    QueryCall,
+    Report,
+    ServedCode,
+    Upstream,
+)
 from perdure.executors.port import Executor
 from perdure.sdk.secrets.store import SecretStore
 from perdure.sdk.worker.builtin_tasks import VERBS_OF_ENVIRONMENT, VerbOptions, Verbs, service_executor
@@ -28,6 +40,7 @@ from perdure.sdk.worker.execution import TaskExecutor
 from perdure.sdk.worker.jobs import CallAct, no_server
 from perdure.sdk.worker.output import OutputMode
 from perdure.sdk.worker.processes import refuse_in_child_that_starts
+from perdure.sdk.worker.queries import QueryRunner
 from perdure.sdk.worker.tracing import TaskTracer
 from perdure.sdk.worker.workflow_runner import WorkflowRunner
 from perdure.sdk.workflow import guards
@@ -83,7 +96,8 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._tasks: TaskExecutor | None = None
         self._runs: WorkflowRunner | None = None
-        """Both exist while the worker is open."""
+        self._queries: QueryRunner | None = None
+        """They exist while the worker is open."""
 
     def adopt(self, definition: Any) -> None:
         """Serve this very definition under its name."""
@@ -138,6 +152,7 @@ class Worker:
             self._secrets,
         )
         self._runs = WorkflowRunner(self.definitions.workflow, upstream, self._capacity.runs_max, self._tasks.sink)
+        self._queries = QueryRunner(self.definitions.workflow, upstream.payloads)
 
     async def connect_executors(self, call: CallAct = no_server) -> list[AttemptToken]:
         """Connect the executors, which ask the server by `call`; returns the attempts whose jobs an earlier worker left running on this machine."""
@@ -157,6 +172,8 @@ class Worker:
     async def close(self) -> None:
         if self._runs is not None:
             self._runs.cancel_operations()
+        if self._queries is not None:
+            self._queries.close()
         if self._tasks is not None:
             await self._tasks.close()
         if self._verbs is not None:
@@ -192,6 +209,15 @@ class Worker:
         """Run workflow code until it can go no further. Never raises; must not be called from inside an asyncio task."""
         assert self._runs is not None
         return self._runs.activate(batch)
+
+    def query(self, code: tuple[int, str, str], call: QueryCall) -> asyncio.Future[QueryAnswer] | None:
+        """The answer to a query; None where this version of the workflow is not served. `code`: (namespace, workflow, version)"""
+        ns, name, version = code
+        return self.answer(call) if ns == self.ns and self.definitions.serves(name, version) else None
+
+    def answer(self, call: QueryCall) -> asyncio.Future[QueryAnswer]:
+        assert self._queries is not None
+        return self._queries.ask(call)
 
     def forget(self, run_id: bytes) -> None:
         if self._runs is not None:

@@ -19,9 +19,11 @@ from perdure.core import events as ev
 from perdure.core.attributes import AttributeValue, changed, check_bounds, decode_attributes, encode_attributes
 from perdure.core.errors import InvalidInput
 from perdure.core.journal import Journal
+from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import WAITING_NAMES_MAX
 from perdure.sdk.captured_output import WORKFLOW_SEQ, OutputBuffer, OutputSink
 from perdure.sdk.payloads.access import NO_ACCESS, blob_access
+from perdure.sdk.workflow.current_run import CurrentRun
 from perdure.sdk.workflow.loop import WorkflowLoop
 from perdure.sdk.workflow.messages import RunPromises, RunSignals, RunUpdates
 from perdure.sdk.workflow.phases import CLOSED, InstancePhase, Running
@@ -156,6 +158,11 @@ class LiveRun:
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         data: bytes = self.workflow.signature.encode_call(args, kwargs)
         return data
+
+    def info(self) -> CurrentRun:
+        started = self.started
+        assert started is not None
+        return CurrentRun(self.run_id, self.workflow, started.key, RunStatus.RUNNING.word, lambda: started.input)
 
     def randomness(self) -> random.Random:
         if self._random is None:

@@ -14,7 +14,7 @@ from perdure.core.errors import Failure
 from perdure.core.work import Activation, Decided
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.pools import WorkerPools
-from perdure.wire.protocol import decision_size
+from perdure.wire.parts import decision_size
 
 DECISION_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of one decision, over all messages it comes in."""

@@ -9,11 +9,12 @@ import asyncio
 from typing import Final
 
 from perdure.core.retry import End
-from perdure.core.work import Activation, Assignment, Decided, Report, ServedCode, Upstream
+from perdure.core.work import Activation, Assignment, Decided, QueryAnswer, QueryCall, Report, ServedCode, Upstream
 from perdure.engine.ports import CodeKey, Kind
 from perdure.server.grpc.code_placement import CodePlacement
 from perdure.server.grpc.connection import Connection
 from perdure.server.grpc.pools import WorkerPools
+from perdure.server.grpc.remote_queries import RemoteQueries
 
 SHARE_TASKS: Final = 64
 """Tasks one worker gets before the next one of its pool has its turn."""
@@ -27,6 +28,7 @@ class ConnectedWorkers:
         """Workers that are connected, or may reconnect within their grace period."""
         self.pools = WorkerPools()
         self.placement = CodePlacement(self.pools)
+        self.queries = RemoteQueries(self.pools)
         self.placed: dict[tuple[bytes, int], Connection] = {}
         """(run, seq) of an attempt -> the worker that has it."""
         self.ns = 0
@@ -110,6 +112,9 @@ class ConnectedWorkers:
     def activate(self, batch: list[Activation]) -> list[Decided]:
         """Answers come later, through `decided`; only what cannot be sent is answered at once."""
         return self.placement.activate(batch)
+
+    def query(self, code: CodeKey, call: QueryCall) -> asyncio.Future[QueryAnswer] | None:
+        return self.queries.ask(code, call)
 
     def forget(self, run_id: bytes) -> None:
         self.placement.forget(run_id)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from perdure.core.commands import Command
 from perdure.core.errors import PerdureError
-from perdure.core.work import Activation, Assignment, Report
-from perdure.wire.protocol import PART_BYTES, Down, Hello, Token, Welcome, activation_parts, activation_size
+from perdure.core.work import Activation, Assignment, QueryCall, Report
+from perdure.wire.parts import activation_parts, activation_size
+from perdure.wire.protocol import PART_BYTES, Down, Hello, Token, Welcome
 
 
 class Connection:
@@ -42,6 +43,8 @@ class Connection:
         self._news = asyncio.Event()
         self._tasks: list[Assignment] = []
         self._activations: deque[tuple[int, Activation, bool]] = deque()
+        self._queries: dict[int, QueryCall] = {}
+        """By number, in the order in which they were asked."""
         self._cancels: list[Token] = []
         self._forgets: list[bytes] = []
         self._welcome: Welcome | None = None
@@ -93,6 +96,14 @@ class Connection:
         self._activations.extend(activation_parts(number, a))
         self._news.set()
 
+    def query(self, number: int, call: QueryCall) -> None:
+        self._queries[number] = call
+        self._news.set()
+
+    def drop_query(self, number: int) -> None:
+        """The caller has gone: it need not be sent any more."""
+        self._queries.pop(number, None)
+
     def cancel(self, token: Token) -> None:
         self._cancels.append(token)
         self._news.set()
@@ -121,13 +132,30 @@ class Connection:
             part = self._activations.popleft()
             activations.append(part)
             room -= activation_size(part[1])
+        queries: list[tuple[int, QueryCall]] = []
+        while self._queries and room > 0:
+            number = next(iter(self._queries))
+            queries.append((number, self._queries.pop(number)))
+            room -= _query_size(queries[-1][1])
         down = Down(
-            self._welcome, tasks, activations, self._cancels, self._forgets, self._acked, self._going_away, clock_us()
+            self._welcome,
+            tasks,
+            activations,
+            self._cancels,
+            self._forgets,
+            self._acked,
+            self._going_away,
+            clock_us(),
+            queries=queries,
         )
         self._welcome, self._cancels, self._forgets, self._acked, self._going_away = None, [], [], 0, False
-        if not self._tasks and not self._activations:
+        if not self._tasks and not self._activations and not self._queries:
             self._news.clear()
         return down
+
+
+def _query_size(q: QueryCall) -> int:
+    return 64 + len(q.arguments) + len(q.input) + sum(len(n) + len(v) for n, v in q.states.items())
 
 
 def _fitting(tasks: list[Assignment]) -> tuple[list[Assignment], list[Assignment]]:

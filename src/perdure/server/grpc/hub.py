@@ -181,6 +181,7 @@ class WorkerHub:
         handle = self._graces.pop(before.id, None)
         if handle is not None:
             handle.cancel()
+        self._workers.queries.release(before)
         self.messages.decided(self._code.release(before))
         self._pools.remove(before)
         before.is_open = False
@@ -221,6 +222,7 @@ class WorkerHub:
             return  # it is back already, on another stream
         c.is_open = False
         self._pools.recount(c)
+        self._workers.queries.release(c)
         self.messages.decided(self._code.release(c))
         if c.draining and not c.running:
             log.info("worker %s has left", c.name)

@@ -1,4 +1,4 @@
-"""What connected workers send: reports, decisions, heartbeats and log lines.
+"""What connected workers send: reports, decisions, answers to queries, heartbeats and log lines.
 
 Law: a report, a heartbeat, a log line counts only from the worker the attempt was given to; a decision only from the worker that holds
 the run, for the activation it answers. So no message of a worker can reach another namespace.
@@ -23,12 +23,12 @@ class WorkerMessages:
         self, workers: ConnectedWorkers, attempts: Attempts, upstream: Upstream, leaves: Callable[[], None]
     ) -> None:
         self._by_id, self._placed = workers.by_id, workers.placed
-        self._pools, self._code = workers.pools, workers.placement
+        self._pools, self._code, self._queries = workers.pools, workers.placement, workers.queries
         self._attempts, self._upstream, self._clock_us = attempts, upstream, upstream.clock_us
         self._leaves = leaves
         """Called when a worker begins to drain: it takes no more runs."""
         self.refused = 0
-        """Reports, decisions and heartbeats refused because the worker does not hold the attempt or run."""
+        """Reports, decisions, answers and heartbeats refused because the worker does not hold the attempt, run or query."""
 
     def received(self, c: Connection, up: Up) -> None:
         if self._by_id.get(c.id) is not c:
@@ -51,6 +51,8 @@ class WorkerMessages:
             self._take_reports(c, up.reports)
         if up.decisions:
             self._take_decisions(c, up.decisions)
+        if up.answers:
+            self.refused += self._queries.answered(c, up.answers)
 
     def _take_deferred(self, c: Connection, tokens: list[Token]) -> None:
         mine = c.defer(tokens)

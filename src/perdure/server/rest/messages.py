@@ -9,8 +9,16 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from perdure.core.api import messages
-from perdure.core.api.messages import AskUpdate, GetUpdate, ListStates, ResolvePromise, SendSignal, SignalWithStart
-from perdure.core.errors import update_error
+from perdure.core.api.messages import (
+    AskQuery,
+    AskUpdate,
+    GetUpdate,
+    ListStates,
+    ResolvePromise,
+    SendSignal,
+    SignalWithStart,
+)
+from perdure.core.errors import InvalidInput, QueryFailed, update_error
 from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, MESSAGE_KEY_CHARS_MAX, NAME_CHARS_MAX, UPDATE_WAIT_S_MAX
 from perdure.core.work import UpdateAnswer
 from perdure.server.rest import models as m
@@ -40,6 +48,12 @@ ANY_JSON: Final = {
         "content": {"application/json": {"schema": {}, "example": {"approved": True}}},
     }
 }
+ARGUMENTS: Final = {
+    "requestBody": {
+        "description": "The arguments of the query by name.",
+        "content": {"application/json": {"schema": {"type": "object"}, "example": {"digits": 1}}},
+    }
+}
 
 router = APIRouter(tags=["messages"], route_class=GuardedRoute)
 
@@ -66,6 +80,13 @@ class Update(BaseModel):
     key: str
     status: Literal["done", "pending"]
     value: Any = None
+
+
+class QueryValue(BaseModel):
+    """The answer to a query."""
+
+    name: str
+    value: Any
 
 
 PENDING: Final = {"model": Update, "description": "It has not been answered yet; ask for it by its key."}
@@ -164,6 +185,23 @@ def _update(key: str, answer: UpdateAnswer | None, response: Response) -> Update
     if answer.failure is not None:
         raise update_error(answer.failure)
     return Update(key=key, status="done", value=views.plain(answer.value))
+
+
+@router.post(
+    "/runs/{id}/queries/{name}", openapi_extra=ARGUMENTS, responses=responses(401, 403, 404, 409, 413, 422, 503)
+)
+async def query_run(
+    request: Request, caller: Annotated[RestCaller, asks(messages.QUERY)], id: RunName, name: MessageName
+) -> QueryValue:
+    """Compute a query of the run's workflow; the body has its arguments by name. A worker computes it from the states of the run, which is
+    neither woken nor claimed. A problem `query_failed` says what its code raised; `unavailable`, which worker is missing."""
+    arguments = request.state.value if request.state.value is not None else {}
+    if not isinstance(arguments, dict):
+        raise InvalidInput("the body of a query is a JSON object: its arguments by name")
+    reply = await caller.call(messages.QUERY, AskQuery(id, name, views.payload(arguments)))
+    if reply.failure is not None:
+        raise QueryFailed(reply.failure)
+    return QueryValue(name=name, value=views.plain(reply.value))
 
 
 @router.get("/runs/{id}/state", responses=responses(401, 403, 404, 409, 422))

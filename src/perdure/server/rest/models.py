@@ -432,6 +432,7 @@ class Workflow(BaseModel):
     input_schema: dict[str, Any] | None = Field(
         default=None, description="JSON Schema of what a run of it takes; null where it is not known."
     )
+    queries: list[str] = Field(default=[], description="Names of its queries, in Python.")
     deployed: DeploymentResult | None = Field(default=None, description="What became of a flow that was just deployed.")
 
 

@@ -334,6 +334,7 @@ def workflow_detail(d: definitions.WorkflowDetail) -> m.Workflow:
         **shown.model_dump(exclude={"versions"}),
         versions=[version(v) for v in d.versions],
         input_schema=d.input_schema,
+        queries=list(d.queries),
     )
 
 

@@ -35,6 +35,13 @@ select u.n::int as n, a.value, a.failure, r.successor
 -- name: list_state
 select name, value from perdure.run_state where run_id = :run_id and ns = :ns and name > :after and value is not null order by name limit :limit;
 
+-- name: query_states
+-- The states of a run for a query, from one snapshot. Values beyond bytes_max are left out (null): the reader refuses then. No locks.
+select s.name, case when s.total <= :bytes_max then s.value end as value
+  from (select name, value, sum(octet_length(value)) over (order by name) as total from perdure.run_state
+         where run_id = :run_id and ns = :ns and value is not null order by name limit :limit) s
+ order by s.name;
+
 -- name: delete_old_updates
 delete from perdure.update_answer a
  using (select run_id, id from perdure.update_answer where at < perdure.clock() - :age_s * interval '1 second' order by at limit :limit) old

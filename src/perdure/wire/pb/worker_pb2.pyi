@@ -69,6 +69,7 @@ class FromWorker(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
     DEFERRED_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
     reports_number: _builtins.int
     draining: _builtins.bool
     """No new work please: the worker finishes what it has and leaves."""
@@ -90,6 +91,8 @@ class FromWorker(_message.Message):
     def deferred(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
         """Attempts that wait for a job outside of the worker and hold none of its slots."""
 
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryAnswer]: ...
     def __init__(
         self,
         *,
@@ -102,10 +105,11 @@ class FromWorker(_message.Message):
         draining: _builtins.bool = ...,
         alive: _builtins.bool = ...,
         deferred: _abc.Iterable[Global___Token] | None = ...,
+        answers: _abc.Iterable[Global___QueryAnswer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "beats", b"beats", "decisions", b"decisions", "deferred", b"deferred", "draining", b"draining", "hello", b"hello", "logs", b"logs", "reports", b"reports", "reports_number", b"reports_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "answers", b"answers", "beats", b"beats", "decisions", b"decisions", "deferred", b"deferred", "draining", b"draining", "hello", b"hello", "logs", b"logs", "reports", b"reports", "reports_number", b"reports_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -123,6 +127,7 @@ class ToWorker(_message.Message):
     ACKED_FIELD_NUMBER: _builtins.int
     GOING_AWAY_FIELD_NUMBER: _builtins.int
     CLOCK_US_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
     acked: _builtins.int
     """Reports up to this number have arrived."""
     going_away: _builtins.bool
@@ -143,6 +148,8 @@ class ToWorker(_message.Message):
     def forgets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Runs the worker may drop from its cache."""
 
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryCall]: ...
     def __init__(
         self,
         *,
@@ -154,10 +161,11 @@ class ToWorker(_message.Message):
         acked: _builtins.int = ...,
         going_away: _builtins.bool = ...,
         clock_us: _builtins.int = ...,
+        queries: _abc.Iterable[Global___QueryCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "activations", b"activations", "cancels", b"cancels", "clock_us", b"clock_us", "forgets", b"forgets", "going_away", b"going_away", "tasks", b"tasks", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "activations", b"activations", "cancels", b"cancels", "clock_us", b"clock_us", "forgets", b"forgets", "going_away", b"going_away", "queries", b"queries", "tasks", b"tasks", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -286,8 +294,8 @@ class Workflow(_message.Message):
     control: _builtins.bytes
     """What it says about flow control of its runs, as JSON; empty: nothing."""
     parameters: _builtins.bytes
-    """What it takes, as JSON: {"names": [...], "positional": n, "required": [...], "takes_more": bool, "takes_any": bool}. A start that does not
-    fit is refused before it is written. Empty: nothing is checked.
+    """What it takes, as JSON: {"names": [...], "positional": n, "required": [...], "takes_more": bool, "takes_any": bool, "queries": [...]}. A start
+    that does not fit is refused before it is written. Empty: nothing is checked.
     """
     hash: _builtins.str
     """Hash of its code. Another hash under the same version is refused. Empty: not known."""
@@ -648,6 +656,104 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class QueryCall(_message.Message):
+    """A query of a workflow that the worker serves. It records nothing: only the caller waits for the answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Echoed in the answer."""
+    run_id: _builtins.bytes
+    workflow: _builtins.str
+    name: _builtins.str
+    arguments: _builtins.bytes
+    """The arguments of the query as JSON, as those of a task."""
+    key: _builtins.str
+    """What is recorded of the run: its key, its status in words, its arguments, and its states."""
+    status: _builtins.str
+    input: _builtins.bytes
+    @_builtins.property
+    def states(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        run_id: _builtins.bytes = ...,
+        workflow: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.bytes = ...,
+        key: _builtins.str = ...,
+        status: _builtins.str = ...,
+        input: _builtins.bytes = ...,
+        states: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "key", b"key", "name", b"name", "number", b"number", "run_id", b"run_id", "states", b"states", "status", b"status", "workflow", b"workflow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryCall: _TypeAlias = QueryCall  # noqa: Y015
+
+@_typing.final
+class QueryAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    value: _builtins.bytes
+    """The answer as JSON."""
+    @_builtins.property
+    def failure(self) -> Global___Failure:
+        """Code `query_failed`: the code of the query raised. Any other code: it was not called."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        value: _builtins.bytes = ...,
+        failure: Global___Failure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "number", b"number", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryAnswer: _TypeAlias = QueryAnswer  # noqa: Y015
 
 @_typing.final
 class Beat(_message.Message):
