@@ -29,6 +29,7 @@ _MODULES = {
     "Handle": "perdure.sdk.client.handles",
     "Limit": "perdure.sdk.flow_control",
     "NamedEvent": "perdure.sdk.messages",
+    "On": "perdure.sdk.event_starts",
     "Perdure": "perdure.app.embedded",
     "Promise": "perdure.sdk.messages",
     "Query": "perdure.sdk.queries",

@@ -18,6 +18,7 @@ from perdure.sdk.definitions import Task as Task
 from perdure.sdk.definitions import Workflow as Workflow
 from perdure.sdk.definitions import task as task
 from perdure.sdk.definitions import workflow as workflow
+from perdure.sdk.event_starts import On as On
 from perdure.sdk.flow_control import Debounce as Debounce
 from perdure.sdk.flow_control import Dedup as Dedup
 from perdure.sdk.flow_control import Fair as Fair

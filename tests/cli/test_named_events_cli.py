@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 import json
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
+from standardwebhooks import Webhook
 
-from perdure.core import webhooks
 from tests.cli.live import Cli
 
 
@@ -33,24 +34,51 @@ def test_what_is_wrong_with_an_event_is_said(cli: Cli) -> None:
     assert "no named events" in cli("event", "list", "--name", "cli.nothing", tty=True).out
 
 
+def signed(secret: str, body: bytes) -> dict[str, str]:
+    at = datetime.now(UTC)
+    signature = Webhook(secret).sign("msg_1", at, body.decode())
+    return {"webhook-id": "msg_1", "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
+
+
 def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
     made = cli("webhook", "create", "shop", "--event", "cli.hooked")
     assert made.code == 0, made.err
     name, url, secret = made.lines[0]
     assert name == "shop" and url == f"{cli.url}/hooks/default/shop" and "not shown again" in made.err
     body = b'{"a": 1}'
-    header = {webhooks.HEADER: webhooks.header(secret.encode(), int(time.time()), body)}
+    header = signed(secret, body)
     assert httpx2.post(url, content=body, headers=header).status_code == 200
     assert json.loads(cli.ok("event", "list", "--name", "cli.hooked", "-o", "json"))[0]["payload"] == {"a": 1}
     again = cli("webhook", "create", "shop", "--event", "cli.other")
     assert again.code == 0 and "keeps its secret" in again.err and secret not in again.out + again.err
     assert json.loads(cli.ok("webhook", "list", "-o", "json"))[0]["event"] == "cli.other"
     assert secret not in cli.ok("webhook", "list", "-o", "json")
+    kept = cli("webhook", "rotate", "shop", "--keep-old", "24h")
+    assert "stays valid until" in kept.err
+    assert httpx2.post(url, content=body, headers=header).status_code == 200
     fresh = cli("webhook", "rotate", "shop").lines[0][2]
-    assert fresh != secret
+    assert fresh not in (secret, kept.lines[0][2])
     assert httpx2.post(url, content=body, headers=header).status_code == 404
     assert "deleted webhook" in cli("webhook", "delete", "shop").err + cli("webhook", "list").out
     assert cli("webhook", "delete", "shop").code == 4
+
+
+def test_the_secret_of_a_provider_comes_from_a_file_and_is_not_shown(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("hush hush hush\n")
+    made = cli("webhook", "create", "gh", "--scheme", "github", "--secret-file", str(file))
+    assert made.code == 0 and "hush" not in made.out + made.err
+    body = b'{"ref": "main"}'
+    mac = hmac.new(b"hush hush hush", body, "sha256").hexdigest()
+    headers = {"X-Hub-Signature-256": f"sha256={mac}", "X-GitHub-Event": "push", "X-GitHub-Delivery": "1"}
+    assert httpx2.post(made.lines[0][1], content=body, headers=headers).status_code == 200
+    assert [e["key"] for e in json.loads(cli.ok("event", "list", "--name", "github.push", "-o", "json"))] == [
+        "hook:gh:1"
+    ]
+    wrong = cli("webhook", "create", "st", "--scheme", "stripe")
+    assert wrong.code == 2 and "chooses the secret itself" in wrong.err
+    assert cli("webhook", "create", "st", "--secret-file", str(tmp_path / "none")).code == 2
+    assert cli("webhook", "delete", "gh").code == 0
 
 
 def test_a_signal_can_start_the_run_it_is_for(cli: Cli) -> None:

@@ -32,7 +32,8 @@ from perdure.core.api import runs
 from perdure.core.deferred_starts import BatchSpec, joined
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.work import StartRequest
-from perdure.engine.services.deferred_starts import DeferralRequest, NewRun
+from perdure.engine.services.deferred_starts import DeferralRequest
+from perdure.engine.services.new_runs import NewRun
 from perdure.errors import Conflict, InvalidInput, NotFound, RunFailed
 from perdure.store.deferred_starts import PostgresDeferredStarts
 from tests.fakes.waiting import holds, until

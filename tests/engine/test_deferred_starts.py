@@ -9,6 +9,7 @@ import pytest
 from perdure.core.deferred_starts import DebounceSpec
 from perdure.core.work import StartRequest
 from perdure.engine.services.deferred_starts import DeferredStart, DeferredStarts
+from perdure.engine.services.new_runs import NewRuns
 from tests.fakes.engine_parts import EngineParts
 
 
@@ -22,7 +23,7 @@ async def test_a_start_that_is_put_off_is_looked_at_in_time(known_us: int | None
         async def defer(self, asked: Any) -> DeferredStart:
             return DeferredStart(asked.run_id, 100)
 
-    starts = DeferredStarts(made.context, Store(), made.flow_control, made.parts.versions)  # type: ignore[arg-type]
+    starts = DeferredStarts(made.context, Store(), NewRuns(made.context, made.flow_control, made.parts.versions))  # type: ignore[arg-type]
     starts._next_us = known_us
     await starts._defer(
         1, StartRequest(workflow="w", version="v", input=b"{}", later=DebounceSpec(key="k", quiet_us=100))

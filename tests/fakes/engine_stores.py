@@ -58,6 +58,11 @@ class NoNamedEvents:
         return 0
 
 
+class NoEventStarts:
+    async def take_starts(self, limit: int) -> list[Any]:
+        return []
+
+
 class NoUpdates:
     async def settled(self, places: Sequence[Any]) -> list[Any]:
         return []
@@ -79,6 +84,7 @@ def stores(store: Any, **given: Any) -> Stores:
         "deferred_starts": NoDeferredStarts(store),
         "schedules": NoSchedules(),
         "named_events": NoNamedEvents(),
+        "event_starts": NoEventStarts(),
         "payloads": NoPayloads(),
     }
     return Stores(store=store, **(parts | given))

@@ -305,7 +305,7 @@ def _payload(data: bytes) -> Any:
         return data.hex()
 
 
-_SECRET = re.compile(r"\b(pd|pdh)_[\w-]+|whsec_[A-Za-z0-9+/=]+")
+_SECRET = re.compile(r"\b(pd|pdh|whsec)_[\w+/=-]+")
 _MASKS = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<id>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"), "<time>"),

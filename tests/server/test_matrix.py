@@ -908,7 +908,7 @@ def foreign_requests(run: str, job: str) -> dict[str, Any]:
         "bulk_job.get": bulk_jobs.BulkJobRef(job),
         "bulk_job.runs": bulk_jobs.ListBulkRuns(job),
         "bulk_job.cancel": bulk_jobs.BulkJobRef(job),
-        "webhook.rotate": named_events.WebhookRef("matrix_hook"),
+        "webhook.rotate": named_events.RotateWebhook("matrix_hook"),
         "webhook.delete": named_events.WebhookRef("matrix_hook"),
         "notification_rule.rotate": notifications.NotificationRuleRef("matrix_rule"),
         "notification_rule.delete": notifications.NotificationRuleRef("matrix_rule"),

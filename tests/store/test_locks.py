@@ -72,6 +72,8 @@ insert into perdure.notification (rule_id, ns, kind, occurrence, workflow, hook,
   (1, 1, 'run.late', '', 'w', null, '{{}}', now(), 'pending', now(), null), (0, 1, 'hook.failed', '', 'w', 'h', '{{}}', now(), 'pending', now(), null),
   (1, 1, 'run.failed', '', 'w', null, '{{}}', now(), 'done', now(), now() - interval '1 hour');
 insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
+insert into perdure.workflow_version (ns, workflow, version, kind) values (1, 'subscribed', 'v', 'code');
+insert into perdure.event_start (event_id, ns, workflow, version, due_at) select id, 1, 'subscribed', 'v', now() from perdure.named_event;
 insert into perdure.run_count (ns, workflow, at, writer, success) values (1, 'w', now() - interval '3 days', 1, 1);
 insert into perdure.run_duration (ns, workflow, day, size, writer, n) values (1, 'w', now() - interval '3 days', 1, 1, 1);
 """
@@ -247,6 +249,8 @@ LOCKS = [
     claimed("claim_hooks", "notification", "rule_id = 0", limit=10, lease_s=1.0),
     Lock("note_late", {"limit": 10}, skips=row("notification_rule", "id = 1")[1], found=[(6,)], skipped=[(0,)]),
     claimed("sweep_notifications", "notification", "status = 'done'", kept_s=60.0, limit=10),
+    claimed("claim_event_starts", "event_start", "workflow = 'subscribed'", limit=10, lease_s=1.0),
+    held("lock_event_start", "event_start", "workflow = 'subscribed'", event_id=1, workflow="subscribed"),
     held("lock_dedup", "dedup", "key = 'old'", ns=1, workflow="w", key="old"),
     claimed("delete_expired_dedups", "dedup", "key = 'old'", limit=10),
     picked(

@@ -13,6 +13,8 @@ EventName = Annotated[
 ]
 
 LIST_DEFAULT = 50
+FAILURES_SHOWN_MAX = 5
+"""Failed starts that are explained below the list."""
 
 event = typer.Typer(help="Send and list named events.", no_args_is_help=True)
 
@@ -67,13 +69,18 @@ def list_events(
         Column("event", lambda e: e["id"], style="bold", whole=True),
         Column("name", lambda e: e["name"]),
         Column("reached", lambda e: e["reached"], lambda e: f"{e['reached']}{'' if e['is_done'] else ' …'}"),
+        Column("started", lambda e: e["started"]),
+        Column("failed", lambda e: e["failed"], lambda e: str(e["failed"] or ""), "red"),
         Column("key", lambda e: e["key"], style="dim"),
         Column("from", lambda e: e["source"]),
         Column("when", lambda e: e["at"], lambda e: ago(e["at"]), "dim"),
     ]
-    found = server.api.items("/events", [("name", name)] if name else [], limit=limit)
+    found = list(server.api.items("/events", [("name", name)] if name else [], limit=limit))
     server.out.rows(
         found,
         columns,
         empty="no named events; send one: perdure event send NAME -d JSON. The history of a run: perdure history RUN",
     )
+    failed = [(e, s) for e in found for s in e["starts"] if s["outcome"] == "failed"]
+    for e, s in failed[:FAILURES_SHOWN_MAX]:
+        server.out.say(f"event {e['id']} ({e['name']}) started no run of {s['workflow']}: {s['error']}")

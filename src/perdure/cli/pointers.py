@@ -60,7 +60,7 @@ COMMAND_POINTERS: Final[dict[str, str]] = {
     "send": "`perdure signal RUN NAME VALUE` sends a signal, `perdure event send NAME` a named event.",
     "emit": "`perdure event send NAME` sends a named event.",
     "publish": "`perdure event send NAME` sends a named event.",
-    "hook": "`perdure webhook create NAME --event EVENT` creates a webhook.",
+    "hook": "`perdure webhook create NAME --scheme github` creates a webhook.",
     "cron": "`perdure schedule create NAME WORKFLOW --cron EXPR` creates a schedule.",
     "backfill": "`perdure schedule backfill NAME --since TIME` starts the runs that a schedule missed.",
     "activate": "`perdure versions set-current WORKFLOW VERSION` chooses the version of new runs.",

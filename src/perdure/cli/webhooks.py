@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +16,53 @@ WebhookName = Annotated[
         metavar="NAME", help="Name of the webhook: letters, digits, dot, dash, underscore.", show_default=False
     ),
 ]
+
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file", metavar="FILE", help="File with the sender's own secret; - for stdin.", show_default=False
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SentEvent:
+    """The event that a request becomes."""
+
+    event: Annotated[
+        str,
+        typer.Option(
+            metavar="EVENT",
+            help="Event that a request sends; may hold ${ } over body and headers. [dim][default: that of the scheme][/]",
+            show_default=False,
+        ),
+    ] = ""
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="EXPR",
+            help="Requests with the same value of this expression are one event. [dim][default: that of the scheme][/]",
+            show_default=False,
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True)
+class Signing:
+    """How the sender signs."""
+
+    scheme: Annotated[
+        Literal["standard", "github", "stripe", "slack", "hmac"], typer.Option(help="How the sender signs.")
+    ] = "standard"
+    header: Annotated[
+        str, typer.Option(metavar="NAME", help="Of hmac: the header that holds the signature.", show_default=False)
+    ] = ""
+    algorithm: Annotated[Literal["sha256", "sha1", "sha384", "sha512"], typer.Option(help="Of hmac.")] = "sha256"
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="Of hmac: what stands before the signature.", show_default=False)
+    ] = ""
+    encoding: Annotated[Literal["hex", "base64"], typer.Option(help="Of hmac.")] = "hex"
+
 
 webhook = typer.Typer(help="Turn signed HTTP requests into named events.", no_args_is_help=True)
 
@@ -27,33 +76,70 @@ def register(app: typer.Typer) -> None:
 def create(
     server: Remote,
     name: WebhookName,
-    event_name: Annotated[str, typer.Option("--event", metavar="EVENT", help="Event that a request sends.")],
+    sent: SentEvent,
+    signing: Signing,
+    secret_file: SecretFile = None,
 ) -> None:
     """Create a webhook and print the secret that signs its requests.
 
     perdure webhook create shop --event order.paid
+    perdure webhook create github --scheme github
+    perdure webhook create stripe --scheme stripe --secret-file -
     """
     from perdure.app.http_client import segment
 
-    made = server.api.put(f"/webhooks/{segment(name)}", {"event": event_name})
+    body = asdict(sent) | asdict(signing) | {"secret": _secret(secret_file)}
+    made = server.api.put(f"/webhooks/{segment(name)}", body)
     _print_webhook(server, made)
-    if made["secret"] is None:
-        server.out.say(f"webhook {name} existed; it now sends {event_name} and keeps its secret")
-        server.out.next(f"perdure webhook rotate {name}")
-    else:
+    if made["secret"] is not None:
         server.out.say("Store the secret; it is not shown again.")
-        server.out.next(f"perdure event list --name {event_name}")
+    elif body["secret"]:
+        server.out.say(f"requests to webhook {name} are checked with the secret that you gave")
+    else:
+        server.out.say(f"webhook {name} existed; it now sends {made['event']} and keeps its secret")
+        server.out.next(f"perdure webhook rotate {name}")
+    server.out.next("perdure event list")
 
 
 @webhook.command()
 @remote
-def rotate(server: Remote, name: WebhookName) -> None:
-    """Replace the secret of a webhook. The old one stops working at once."""
+def rotate(
+    server: Remote,
+    name: WebhookName,
+    keep_old: Annotated[
+        str, typer.Option("--keep-old", metavar="DURATION", help="How long the old secret stays valid, such as 24h.")
+    ] = "0s",
+    secret_file: SecretFile = None,
+) -> None:
+    """Replace the secret of a webhook.
+
+    perdure webhook rotate shop --keep-old 24h
+    """
     from perdure.app.http_client import segment
 
-    _print_webhook(server, server.api.post(f"/webhooks/{segment(name)}/rotate"))
-    server.out.say("The old secret no longer works. Store the new one; it is not shown again.")
+    body = {"keep_old": keep_old, "secret": _secret(secret_file)}
+    made = server.api.post(f"/webhooks/{segment(name)}/rotate", body)
+    _print_webhook(server, made)
+    until = made["old_secret_until"]
+    old = f"The old secret stays valid until {until}." if until else "The old secret no longer works."
+    server.out.say(f"{old} Store the new one; it is not shown again." if made["secret"] is not None else old)
     server.out.next("perdure webhook list")
+
+
+def _secret(file: Path | None) -> str:
+    """Not from the command line itself: other users of the machine can see that."""
+    import sys
+
+    if file is None:
+        return ""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"the secret cannot be read: {error}", param_hint="--secret-file") from None
+    secret = text.rstrip("\r\n")
+    if not secret:
+        raise typer.BadParameter("it holds no secret", param_hint="--secret-file")
+    return secret
 
 
 def _print_webhook(server: Remote, made: dict[str, Any]) -> None:
@@ -74,7 +160,9 @@ def list_webhooks(server: Remote) -> None:
     columns = [
         Column("webhook", lambda w: w["name"], style="bold", whole=True),
         Column("event", lambda w: w["event"]),
+        Column("scheme", lambda w: w["scheme"]),
         Column("url", lambda w: w["url"], style="blue", whole=True),
+        Column("old secret until", lambda w: w["old_secret_until"], style="dim"),
         Column("since", lambda w: w["created_at"], lambda w: ago(w["created_at"]), "dim"),
         Column("created by", lambda w: w["created_by"], style="dim"),
     ]

@@ -54,7 +54,7 @@ def print_workflows(server: Remote, found: Any, empty: str) -> None:
 @workflow.command()
 @remote
 def show(server: Remote, name: Name) -> None:
-    """Show a workflow: kind, current version, number of versions, active runs, queries."""
+    """Show a workflow: kind, current version, number of versions, active runs, queries, events that start it."""
     from perdure.cli.render import local_time
 
     found = server.api.get(_path(name))
@@ -65,6 +65,7 @@ def show(server: Remote, name: Name) -> None:
         "active runs": str(found.get("runs_active", "")),
         "queries": ", ".join(found.get("queries", [])),
         "since": local_time(found["created_at"]),
+        "started by": "; ".join(_event(s) for s in found["on"]),
     }
     server.out.one(
         found,
@@ -72,6 +73,12 @@ def show(server: Remote, name: Name) -> None:
         plain=[found["name"], found["kind"], found["version"], len(found["versions"]), found.get("runs_active")],
     )
     server.out.next(f"perdure versions {name}", f"perdure list -w {name}", f"perdure run {name}")
+
+
+def _event(s: dict[str, Any]) -> str:
+    """An event that starts runs, in a line."""
+    said = [f"{word} {s[word]}" for word in ("match", "key", "dedup") if s[word]]
+    return f"{s['event']} ({', '.join(said)})" if said else str(s["event"])
 
 
 def _print_details(server: Remote, name: str, rows: dict[str, str]) -> None:

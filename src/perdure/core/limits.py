@@ -289,10 +289,26 @@ EVENTS_KEPT_S: Final = 7 * 86_400
 """Seconds for which an event that was delivered to every wait is still shown."""
 EVENT_SPEC_BYTES_MAX: Final = 16 * 1024
 """Bytes of a wait for an event: its expression and the values that were bound to it."""
+SUBSCRIPTIONS_MAX: Final = 50
+"""Events that start runs of one workflow."""
+SUBSCRIPTIONS_BYTES_MAX: Final = 64 * 1024
+"""Bytes of all that a workflow says about events that start its runs."""
+EVENT_STARTS_PER_LOOK: Final = 50
+"""Starts by events that an engine claims at a time."""
+EVENT_START_TRIES_MAX: Final = 20
+"""Times that a start by an event is tried, before it is recorded as failed."""
+EVENT_STARTS_SHOWN_MAX: Final = 20
+"""Starts that the list of events shows for each of them."""
 WEBHOOK_SKEW_S: Final = 300
 """How far the time in a webhook's signature may be from the server's."""
 WEBHOOK_BODY_BYTES_MAX: Final = 256 * 1024
 """Bytes of the body of a webhook."""
+WEBHOOK_SECRET_CHARS_MIN: Final = 8
+"""Characters that the secret of a webhook has at least."""
+WEBHOOK_SECRET_CHARS_MAX: Final = 500
+"""Characters that it has at most."""
+WEBHOOK_OLD_SECRET_S_MAX: Final = 30 * 86_400
+"""Seconds for which the old secret of a webhook may stay valid after it was replaced."""
 WEBHOOKS_MAX: Final = 1_000
 """Webhooks of one namespace."""
 

@@ -47,6 +47,8 @@ class ServedCode(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes, as JSON of core/parameters.py; empty: nothing is checked."""
     hooks: bytes = b""
     """Status in which a run ends -> workflow of which a run starts then, as JSON; empty: none."""
+    subscriptions: bytes = b""
+    """Named events that start runs of it, as JSON of core/subscriptions.py; empty: none."""
 
 
 AttemptToken = tuple[bytes, int, int]

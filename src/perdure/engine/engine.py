@@ -36,8 +36,10 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.services.claims import Claims
 from perdure.engine.services.deferred_starts import DeferredStarts, StartStore
 from perdure.engine.services.endings import Endings, EndingStore
+from perdure.engine.services.event_starts import EventStarts, EventStartStore
 from perdure.engine.services.lease import Lease
 from perdure.engine.services.named_events import NamedEvents, NamedEventStore
+from perdure.engine.services.new_runs import NewRuns
 from perdure.engine.services.notifications import Notifications
 from perdure.engine.services.outcomes import Waiters
 from perdure.engine.services.queries import Queries
@@ -74,6 +76,7 @@ class Stores(msgspec.Struct, frozen=True, kw_only=True):
     deferred_starts: StartStore
     schedules: ScheduleStore
     named_events: NamedEventStore
+    event_starts: EventStartStore
     payloads: PayloadStore
 
 
@@ -99,10 +102,12 @@ class Engine:
         self.claims = Claims(context, parts, self.loop, self.dispatcher)
         sink = AfterCommit(parts, self.loop, self.claims)
         self.committer = Committer(stores.store, context.session, context.queue, context.counters, sink)
-        self.deferred_starts = DeferredStarts(context, stores.deferred_starts, self.flow_control, parts.versions)
+        self.new_runs = new_runs = NewRuns(context, self.flow_control, parts.versions)
+        self.deferred_starts = DeferredStarts(context, stores.deferred_starts, new_runs)
         self.waiters = Waiters(context, parts.runs, self.deferred_starts)
         self.scheduler = Scheduler(context, stores.schedules, self.flow_control)
-        self.named_events = NamedEvents(context, stores.named_events)
+        starts = EventStarts(context, stores.event_starts, new_runs, self.flows)
+        self.named_events = NamedEvents(context, stores.named_events, starts)
         self.start_deadlines = StartDeadlines(context, stores.start_deadlines)
         self.endings = Endings(context, stores.endings, parts.runs, self.flow_control, self.lost_workers)
         self.telemetry = Telemetry(context, stores.telemetry, self.attempts, self.dispatcher.backlog)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from perdure.core.subscriptions import encode
 from perdure.flows.compile import Compiled, compile_flow, compile_value, version_of
 from perdure.flows.model import Flow
 from perdure.flows.source import read
@@ -28,6 +29,11 @@ class Draft(NamedTuple):
     def control(self) -> bytes | None:
         """What it says about flow control of its runs, as JSON; None: nothing."""
         return msgspec.json.encode(self.flow.control) if self.flow.control is not None else None
+
+    @property
+    def subscriptions(self) -> bytes:
+        """Named events that start runs of it, as JSON; empty: none."""
+        return encode(self.flow.subscriptions)
 
 
 def draft_text(text: str, *, name: str | None = None, file: str = "document") -> Draft:

@@ -18,6 +18,7 @@ from perdure.core.jobs import SERVICE, executor_of
 from perdure.core.retry import TaskOptions
 from perdure.core.schedules import ScheduleSpec
 from perdure.core.secrets import names_of
+from perdure.core.subscriptions import Subscription
 
 DEFAULT: Final = "default"
 """The action of a node that names none, and the edge that catches actions without one of their own."""
@@ -246,6 +247,8 @@ class Flow(_Frozen, frozen=True):
     document: Mapping[str, Any] = {}
     """As written."""
     triggers: tuple[Trigger, ...] = ()
+    subscriptions: tuple[Subscription, ...] = ()
+    """Named events that start runs of it."""
     control: FlowControlSpec | None = None
     """Flow control of its runs."""
     timeout_us: int = 0

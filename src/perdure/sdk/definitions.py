@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -43,7 +43,7 @@ from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
 
 if TYPE_CHECKING:
-    pass
+    from perdure.sdk.event_starts import On
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -180,6 +180,8 @@ class Workflow(Startable[P, R]):
         """Status in which a run ends -> workflow of which a run starts then."""
         self.queries: dict[str, Query[Any, Any]] = {}
         """By name. Copies of a workflow share them."""
+        self.subscriptions = _subscriptions(options.get("on"), fn)
+        """Named events that start runs of it, as JSON; empty: none."""
         update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -310,6 +312,7 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[Workflow
         timeout: for one run.
         on_failure, on_success: a task or a workflow that runs after a run has failed or succeeded, once per end of the run. It gets one
             argument, a dict with run_id, workflow, version, key, status, created_at, finished_at, error and result.
+        on: an `On`, or several: named events that start runs of it.
         limit, rate, priority, fair, weight: flow control of its runs; see `task`.
 
     Raises InvalidInput for a function that is not async, and for options that can never work.
@@ -334,6 +337,14 @@ def _hook_workflow(workflow: str, key: str, handler: Any) -> str:
     made = Workflow(hook, {"name": hook_name(workflow, key)})
     registry.add(made)
     return made.name
+
+
+def _subscriptions(on: On | Sequence[On] | None, fn: Callable[..., Any]) -> bytes:
+    if not on:
+        return b""
+    from perdure.sdk.event_starts import subscriptions_of  # loads the expression language: only where it is needed
+
+    return subscriptions_of(on, fn)
 
 
 def _checked_version(version: str) -> str:

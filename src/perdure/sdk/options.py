@@ -6,9 +6,9 @@ An option is declared once, as a key of a TypedDict here or in flow_control.py. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import InvalidInput
@@ -18,6 +18,9 @@ from perdure.core.retry import TaskOptions
 from perdure.sdk.flow_control import FlowControlOptions
 from perdure.sdk.workflow import undo
 from perdure.sdk.workflow.step import Step
+
+if TYPE_CHECKING:
+    from perdure.sdk.event_starts import On
 
 T = TypeVar("T", bound=Mapping[str, Any])
 
@@ -137,6 +140,8 @@ class WorkflowDefinitionOptions(FlowControlOptions, total=False):
     """The task or workflow that runs after a run has failed; also a workflow's name."""
     on_success: Any
     """The task or workflow that runs after a run has succeeded; also a workflow's name."""
+    on: On | Sequence[On] | None
+    """Named events that start runs of it."""
 
 
 def checked(where: str, kind: type[T], options: Mapping[str, Any]) -> T:

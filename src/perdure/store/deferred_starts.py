@@ -11,7 +11,8 @@ from perdure.core.deferred_starts import BatchSpec, DebounceSpec, DedupSpec, joi
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.limits import BATCH_ITEMS_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.work import run_kind
-from perdure.engine.services.deferred_starts import DeferralRequest, DeferredStart, DueStart, NewRun
+from perdure.engine.services.deferred_starts import DeferralRequest, DeferredStart, DueStart
+from perdure.engine.services.new_runs import NewRun
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.flow_control import put_groups
@@ -162,29 +163,18 @@ class PostgresDeferredStarts(PostgresPort):
         async with self._pool.take() as c, c.transaction():
             if await fetch_row(c, "delete_deferred_start", run_id=run.run_id) is None:
                 return False
-            await begin_run(c, run)
+            await insert_run(c, run)
             return True
 
     async def begin_once(self, run: NewRun, dedup: DedupSpec) -> bytes:
-        where = {"ns": run.ns, "workflow": run.workflow, "key": dedup.key}
         for _ in range(TRIES):
             async with self._gate, self._pool.take() as c, c.transaction():
-                if await fetch_row(c, "claim_dedup", **where, run_id=run.run_id, duration_us=dedup.within_us) is None:
-                    row = await fetch_row(c, "lock_dedup", **where)
-                    if row is None:
-                        continue  # it was taken a moment ago, and forgotten since
-                    if not await self._is_free(c, row):
-                        holder: bytes = row["run_id"]
-                        return holder
-                    await execute(c, "reassign_dedup", **where, run_id=run.run_id, duration_us=dedup.within_us)
-                await begin_run(c, run)
-                return run.run_id
-        raise Conflict(f"the key {dedup.key!r} kept changing hands while this start tried to take it; try again")
-
-    async def _is_free(self, c: Any, row: Any) -> bool:
-        if not row["until_end"]:
-            return bool(row["expired"])
-        return bool(await fetch(c, "finished_runs", run_ids=[row["run_id"]]))
+                holder = await take_dedup(c, run, dedup)
+                if holder == run.run_id:
+                    await insert_run(c, run)
+                if holder is not None:
+                    return holder
+        raise kept_changing(dedup.key)
 
     async def expected(self, ns: int, run_ids: Sequence[bytes]) -> set[bytes]:
         async with self._pool.take() as c:
@@ -207,8 +197,8 @@ class PostgresDeferredStarts(PostgresPort):
                     await execute(c, "delete_dedups", keys=rows)
 
 
-async def begin_run(c: Any, run: NewRun) -> None:
-    """A run that no engine owns yet, in the transaction of `c`."""
+async def insert_run(c: Any, run: NewRun) -> None:
+    """A run without an owner, within a transaction of the caller."""
     await put_groups(c, [run.group] if run.group is not None else [])
     await execute(
         c,
@@ -218,7 +208,7 @@ async def begin_run(c: Any, run: NewRun) -> None:
         workflow=run.workflow,
         version=run.version,
         kind=run_kind(run.version),
-        key=run.key,
+        key=run.key or None,
         body=run.body,
         attributes=run.attributes,
         group_id=run.group.id if run.group is not None else None,
@@ -226,6 +216,37 @@ async def begin_run(c: Any, run: NewRun) -> None:
         hash=chain.first(run.run_id, run.ns, 0, run.body),
         pin=run.version if run.pinned else "",
     )
+
+
+async def take_dedup(c: Any, run: NewRun, dedup: DedupSpec) -> bytes | None:
+    """The run that the key belongs to: this one, or one that was there before. None: it was taken a moment ago and forgotten since; ask
+    again in another transaction."""
+    where = {"ns": run.ns, "workflow": run.workflow, "key": dedup.key}
+    if await fetch_row(c, "claim_dedup", **where, run_id=run.run_id, duration_us=dedup.within_us) is not None:
+        return run.run_id
+    row = await fetch_row(c, "lock_dedup", **where)
+    if row is None:
+        return None
+    if not await _is_free(c, row):
+        holder: bytes = row["run_id"]
+        return holder
+    await execute(c, "reassign_dedup", **where, run_id=run.run_id, duration_us=dedup.within_us)
+    return run.run_id
+
+
+async def _is_free(c: Any, row: Any) -> bool:
+    if not row["until_end"]:
+        return bool(row["expired"])
+    return await has_finished(c, row["run_id"])
+
+
+async def has_finished(c: Any, run_id: bytes) -> bool:
+    """Whether a run has ended, and what it continued as."""
+    return bool(await fetch(c, "finished_runs", run_ids=[run_id]))
+
+
+def kept_changing(key: str) -> Conflict:
+    return Conflict(f"the key {key!r} kept changing hands while this start tried to take it; try again")
 
 
 def _kind(asked: DeferralRequest) -> str:

@@ -10,6 +10,7 @@ from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.api.versions import VersionUse, WorkflowVersions
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
+from perdure.core.subscriptions import events_of
 from perdure.engine.api.ports import Deployment, Remembered, SentOnce
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
@@ -54,6 +55,8 @@ class PostgresDefinitions(PostgresPort):
                 control=deployment.control.decode() if deployment.control is not None else None,
                 timeout_us=deployment.timeout_us or None,
                 hooks=json.dumps(dict(deployment.hooks)) if deployment.hooks else None,
+                subscriptions=deployment.subscriptions.decode() or None,
+                on_events=events_of(deployment.subscriptions),
             )
             found = await fetch_row(c, "current_versions", ns=ns, names=[deployment.name])
             if found["current"] == deployment.version:

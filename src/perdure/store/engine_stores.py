@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.engine.engine import Stores
 from perdure.store.deferred_starts import PostgresDeferredStarts
 from perdure.store.endings import PostgresEndings
+from perdure.store.event_starts import PostgresEventStarts
 from perdure.store.named_events import PostgresNamedEvents
 from perdure.store.payloads import PostgresPayloads
 from perdure.store.postgres import PostgresStore
@@ -26,5 +27,6 @@ def engine_stores(store: PostgresStore) -> Stores:
         deferred_starts=PostgresDeferredStarts(store.pool),
         schedules=PostgresSchedules(store.pool),
         named_events=PostgresNamedEvents(store.pool),
+        event_starts=PostgresEventStarts(store.pool),
         payloads=PostgresPayloads(store.pool),
     )

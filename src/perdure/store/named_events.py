@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.core.api.named_events import EventEmitted, EventItem, WebhookItem
+import msgspec
+
+from perdure.core.api.named_events import EventEmitted, EventItem, EventStartItem, WebhookItem
 from perdure.core.errors import Conflict
-from perdure.core.limits import EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
+from perdure.core.limits import EVENT_STARTS_SHOWN_MAX, EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
 from perdure.core.messages import PromiseMessage
-from perdure.engine.services.named_events import Find, Hook, OpenEvent, OpenWait, Round
+from perdure.core.webhooks import SignatureScheme
+from perdure.engine.services.named_events import Find, Hook, HookSpec, OpenEvent, OpenWait, PutHook, Round
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
@@ -74,32 +77,74 @@ class PostgresNamedEvents(PostgresPort):
             if name
             else self._fetch("list_events", ns=ns, before_id=last, limit=limit)
         )
-        return [EventItem(*r.values()) for r in rows]
+        starts: dict[int, list[EventStartItem]] = {}
+        known = [r["id"] for r in rows]
+        for s in await self._fetch("list_event_starts", event_ids=known, limit=EVENT_STARTS_SHOWN_MAX):
+            item = EventStartItem(s["workflow"], s["outcome"], s["run_id"], s["error"])
+            starts.setdefault(s["event_id"], []).append(item)
+        return [msgspec.structs.replace(EventItem(*r.values()), starts=starts.get(r["id"], [])) for r in rows]
 
     async def trim(self, older_s: float, limit: int) -> int:
         return len(await self._fetch("delete_old_events", age_s=float(older_s), limit=limit))
 
-    async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[WebhookItem, bool]:
+    async def put_webhook(self, ns: int, hook: HookSpec, secret: bytes, given: bool, by: str) -> PutHook:
         row = await self._row(
-            "put_webhook", ns=ns, name=name, event=event, secret=secret, created_by=by, webhooks_max=WEBHOOKS_MAX
+            "put_webhook",
+            ns=ns,
+            **_spec_columns(hook),
+            secret=secret,
+            given=given,
+            created_by=by,
+            webhooks_max=WEBHOOKS_MAX,
         )
         if row is None:
             raise Conflict(f"this namespace has WEBHOOKS_MAX={WEBHOOKS_MAX} webhooks; delete one that is not used")
-        return WebhookItem(name, event, row["created_at"], row["created_by"]), row["made"]
+        return PutHook(_item(hook, row), row["is_new"], row["is_held"])
 
-    async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> WebhookItem | None:
-        row = await self._row("rotate_webhook", ns=ns, name=name, secret=secret)
-        return None if row is None else WebhookItem(name, *row.values())
+    async def change_webhook(self, ns: int, hook: HookSpec) -> WebhookItem | None:
+        row = await self._row("change_webhook", ns=ns, **_spec_columns(hook))
+        return None if row is None else _item(hook, row)
+
+    async def webhook_scheme(self, ns: int, name: str) -> SignatureScheme | None:
+        row = await self._row("webhook_scheme", ns=ns, name=name)
+        return None if row is None else _scheme(row["scheme"])
+
+    async def rotate_webhook(self, ns: int, name: str, secret: bytes, keep_old_us: int) -> WebhookItem | None:
+        row = await self._row("rotate_webhook", ns=ns, name=name, secret=secret, keep_old_us=keep_old_us)
+        return None if row is None else _webhook(name, row)
 
     async def delete_webhook(self, ns: int, name: str) -> bool:
         return await self._row("delete_webhook", ns=ns, name=name) is not None
 
     async def webhooks(self, ns: int, after: str, limit: int) -> list[WebhookItem]:
-        return [WebhookItem(*r.values()) for r in await self._fetch("list_webhooks", ns=ns, after=after, limit=limit)]
+        rows = await self._fetch("list_webhooks", ns=ns, after=after, limit=limit)
+        return [_webhook(r["name"], r) for r in rows]
 
     async def hook(self, namespace: str, name: str) -> Hook | None:
-        row = await self._row("webhook_secret", namespace=namespace, name=name)
-        return None if row is None else Hook(*row.values())
+        row = await self._row("webhook_secrets", namespace=namespace, name=name)
+        if row is None:
+            return None
+        sealed = [row["secret"]] if row["old_secret"] is None else [row["secret"], row["old_secret"]]
+        return Hook(row["ns"], HookSpec(name, row["event"], row["key"], _scheme(row["scheme"])), sealed)
+
+
+def _scheme(text: str) -> SignatureScheme:
+    return msgspec.json.decode(text, type=SignatureScheme)
+
+
+def _spec_columns(hook: HookSpec) -> dict[str, str]:
+    scheme = msgspec.json.encode(hook.scheme).decode()
+    return {"name": hook.name, "event": hook.event, "key": hook.key, "scheme": scheme}
+
+
+def _item(hook: HookSpec, row: Any) -> WebhookItem:
+    return WebhookItem(
+        hook.name, hook.event, hook.key, hook.scheme, row["old_until"], row["created_at"], row["created_by"]
+    )
+
+
+def _webhook(name: str, row: Any) -> WebhookItem:
+    return _item(HookSpec(name, row["event"], row["key"], _scheme(row["scheme"])), row)
 
 
 class _Page:

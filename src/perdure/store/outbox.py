@@ -10,10 +10,10 @@ from perdure.core.api.notifications import NotificationItem, NotificationRule, P
 from perdure.core.errors import Conflict
 from perdure.core.limits import NOTIFY_RULES_MAX
 from perdure.core.notifications import Notice, Status
-from perdure.engine.services.deferred_starts import NewRun
+from perdure.engine.services.new_runs import NewRun
 from perdure.engine.services.outbox import Delivery, DueHook, NextNotification
 from perdure.store.clashes import retried
-from perdure.store.deferred_starts import begin_run
+from perdure.store.deferred_starts import insert_run
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
 
@@ -37,14 +37,16 @@ class PostgresOutbox(PostgresPort):
         row = await self._row("end_notification", n=n, attempts=attempts, status=status, error=error, delay_us=delay_us)
         return row is not None
 
-    async def start_hook(self, n: int, attempts: int, run: NewRun, input_hash: bytes) -> bool:
+    async def start_hook(self, n: int, attempts: int, run: NewRun) -> bool:
         async with self._pool.take() as c, c.transaction():
             if await fetch_row(c, "start_hook", n=n, attempts=attempts) is None:
                 return False
-            taken = await fetch_row(c, "take_run_key", ns=run.ns, key=run.key, run_id=run.run_id, input_hash=input_hash)
+            taken = await fetch_row(
+                c, "take_run_key", ns=run.ns, key=run.key, run_id=run.run_id, input_hash=run.key_hash
+            )
             if taken is None:
                 return False
-            await begin_run(c, run)
+            await insert_run(c, run)
             return True
 
     async def note_late(self, limit: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.calls import encode_json
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
 from perdure.core.flow_control.groups import FlowControlGroup
@@ -19,6 +20,7 @@ from perdure.core.limits import (
     MESSAGE_KEYS_KEPT_S,
     UPDATE_ANSWERS_KEPT_S,
 )
+from perdure.core.subscriptions import events_of
 from perdure.core.versions import VersionChoice
 from perdure.core.work import Outcome, RunView, ServedCode
 from perdure.engine.ports import (
@@ -117,6 +119,8 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
                 one.pinned,
                 one.build_id or None,
                 _text(one.hooks or None),
+                _text(one.subscriptions or None),
+                _text(encode_json(events_of(one.subscriptions))) if one.subscriptions else None,
             )
             for workflow, one in code
         ]

@@ -300,6 +300,10 @@ class PostgresReads(PostgresWorkflowRuns, PostgresWorkers, PostgresRunCounts):
             for r in await self._fetch("list_versions", ns=ns, workflow=name, limit=limit)
         ]
 
+    async def subscriptions(self, ns: int, name: str, version: str) -> str:
+        rows = await self._fetch("get_subscriptions", ns=ns, workflow=name, version=version)
+        return rows[0]["subscriptions"] or "" if rows else ""
+
     async def definition(self, ns: int, name: str, version: str) -> Definition | None:
         rows = await self._fetch("get_definition", ns=ns, workflow=name, version=version)
         if not rows:

@@ -260,7 +260,7 @@ def _hello(h: Hello) -> pb.Hello:
     )
 
 
-_CODE: Final = ("version", "hash", "pinned", "control", "parameters", "hooks")
+_CODE: Final = ("version", "hash", "pinned", "control", "parameters", "hooks", "subscriptions")
 """Fields of ServedCode that the message has under the same names."""
 
 

@@ -210,7 +210,7 @@ MUTANTS = [
     ),
     Mutant(
         "starts-lose-a-timeout",
-        "engine/services/deferred_starts.py",
+        "engine/services/new_runs.py",
         "deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0",
         "deadline_us = 0",
         "e2e/test_starts_later.py::test_a_start_that_is_put_off_keeps_the_timeout_of_its_run",
@@ -277,5 +277,17 @@ MUTANTS = [
         "        if pinned:\n            return None\n",
         "",
         "server/test_server_queries.py::test_a_run_that_is_pinned_is_queried_in_its_version_only",
+        "event-starts-one-bad-blocks-all",
+        "engine/services/event_starts.py",
+        "            await self._failed(start, str(e))\n",
+        "            raise\n",
+        "e2e/test_event_starts.py::test_what_cannot_start_is_recorded_and_holds_up_nothing",
+    ),
+    Mutant(
+        "event-starts-input-unchecked",
+        "engine/services/event_starts.py",
+        "        self._flows.check_input(version, plan.input)\n",
+        "",
+        "e2e/test_event_starts.py::test_what_cannot_start_is_recorded_and_holds_up_nothing",
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.core.api import approvals, dead_letters, named_events, notifications
 from perdure.core.api.approvals import AnswerApproval, CreateLink, DelegateApproval, GetApproval, ListApprovals
 from perdure.core.api.dead_letters import DeadLetterFilter, ListDeadLetters, RetryDeadLetters
-from perdure.core.api.named_events import EmitEvent, ListEvents, ListWebhooks, PutWebhook, WebhookRef
+from perdure.core.api.named_events import EmitEvent, ListEvents, ListWebhooks, PutWebhook, RotateWebhook, WebhookRef
 from perdure.core.api.notifications import (
     ListNotificationRules,
     ListNotifications,
@@ -23,7 +23,10 @@ STANDING = (
     "spec.title=title spec.quorum=quorum spec.reject_quorum=reject_quorum spec.details=details"
 )
 VOTES = "votes[].who votes[].approved votes[].comment"
-WEBHOOK = "webhook.name=name webhook.event=event webhook.created_by=created_by webhook.created_us=created_at secret"
+WEBHOOK = (
+    "webhook.name=name webhook.event=event webhook.key=key webhook.scheme.kind=scheme "
+    "webhook.old_until_us=old_secret_until webhook.created_by=created_by webhook.created_us=created_at secret"
+)
 
 
 RULE_FIELDS = "name workflows kinds target address created_by pending dead dropped"
@@ -180,8 +183,8 @@ SCENARIOS = (
     Scenario(
         act=named_events.ROTATE_WEBHOOK,
         setup=hooked,
-        request=WebhookRef,
-        rest=lambda s: Rest("POST", f"/webhooks/{s}/rotate"),
+        request=lambda s: RotateWebhook(s, keep_old_us=3_600_000_000),
+        rest=lambda s: Rest("POST", f"/webhooks/{s}/rotate", {"keep_old": "1h"}),
         fields=WEBHOOK,
         nowhere=("parity-nowhere", "not_found"),
     ),
@@ -197,7 +200,7 @@ SCENARIOS = (
         setup=hooked,
         request=lambda s: ListWebhooks(),
         rest=lambda s: Rest("GET", "/webhooks"),
-        fields="items[].name items[].event items[].created_by items[].created_us=items[].created_at next",
+        fields="items[].name items[].event items[].key items[].scheme.kind=items[].scheme items[].created_by items[].created_us=items[].created_at next",
         without_refusal="it names nothing",
     ),
     Scenario(

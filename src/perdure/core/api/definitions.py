@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.core.access import Permission
 from perdure.core.api.act import Act, RunRef
+from perdure.core.subscriptions import Subscription
 
 
 class ListWorkflows(msgspec.Struct, frozen=True):
@@ -52,6 +53,8 @@ class WorkflowDetail(msgspec.Struct, frozen=True):
     """JSON Schema of what a run of the current version takes; None where it is not known."""
     queries: tuple[str, ...] = ()
     """Names of the queries of the current version."""
+    subscriptions: list[Subscription] = []
+    """Named events that start runs of it."""
 
 
 class RegisterWorkflow(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from perdure.core.access import Permission
 from perdure.core.api.act import Act
+from perdure.core.webhooks import SignatureScheme
 
 
 class EmitEvent(msgspec.Struct, frozen=True):
@@ -27,6 +28,16 @@ class ListEvents(msgspec.Struct, frozen=True):
     limit: int = 50
 
 
+class EventStartItem(msgspec.Struct, frozen=True):
+    """What became of an event in a workflow that subscribes to it."""
+
+    workflow: str
+    outcome: str | None
+    """`started`: a new run; `attached`: an active run under its key; `failed`; None: not decided yet."""
+    run_id: bytes | None
+    error: str | None
+
+
 class EventItem(msgspec.Struct, frozen=True):
     id: int
     name: str
@@ -38,6 +49,14 @@ class EventItem(msgspec.Struct, frozen=True):
     """Runs that it has reached."""
     done_us: int | None
     """When it had reached every run that waited for it; None: matching goes on."""
+    started: int = 0
+    """Runs that it has started."""
+    failed: int = 0
+    """Workflows that subscribe to it and of which it could start no run."""
+    undecided: int = 0
+    """Workflows that subscribe to it, of which it is not decided yet whether it starts a run."""
+    starts: list[EventStartItem] = []
+    """What became of it in each workflow; EVENT_STARTS_SHOWN_MAX at most, and those that failed first of all."""
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -47,7 +66,21 @@ class EventPage(msgspec.Struct, frozen=True):
 
 class PutWebhook(msgspec.Struct, frozen=True):
     name: str
-    event: str
+    event: str = ""
+    """Name of the event, with expressions over `body` and `headers`; empty: as the scheme has it."""
+    scheme: SignatureScheme = SignatureScheme()
+    key: str = ""
+    """Expression for the event's key; empty: as the scheme has it."""
+    secret: str = ""
+    """The sender's own; empty: a new webhook gets one, an existing one keeps its own."""
+
+
+class RotateWebhook(msgspec.Struct, frozen=True):
+    name: str
+    secret: str = ""
+    """The sender's own; empty: it is made."""
+    keep_old_us: int = 0
+    """How long the secret that is replaced stays valid."""
 
 
 class WebhookRef(msgspec.Struct, frozen=True):
@@ -57,6 +90,10 @@ class WebhookRef(msgspec.Struct, frozen=True):
 class WebhookItem(msgspec.Struct, frozen=True):
     name: str
     event: str
+    key: str
+    scheme: SignatureScheme
+    old_until_us: int | None
+    """Until when the secret before the current one is valid; None: it is not."""
     created_us: int
     created_by: str
 
@@ -64,7 +101,9 @@ class WebhookItem(msgspec.Struct, frozen=True):
 class WebhookReply(msgspec.Struct, frozen=True):
     webhook: WebhookItem
     secret: str | None
-    """What the sender signs with. In this reply and nowhere else; None for a webhook that existed before."""
+    """What the sender signs with. In this reply and nowhere else; None for a secret that was given or existed before."""
+    is_new: bool = False
+    """The webhook did not exist before."""
 
 
 class ListWebhooks(msgspec.Struct, frozen=True):
@@ -84,8 +123,8 @@ LIST: Act[ListEvents, EventPage] = Act("event.list", ListEvents, EventPage, Perm
 PUT_WEBHOOK: Act[PutWebhook, WebhookReply] = Act(
     "webhook.put", PutWebhook, WebhookReply, Permission.DEVELOP, ("webhook.put",)
 )
-ROTATE_WEBHOOK: Act[WebhookRef, WebhookReply] = Act(
-    "webhook.rotate", WebhookRef, WebhookReply, Permission.DEVELOP, ("webhook.rotate",)
+ROTATE_WEBHOOK: Act[RotateWebhook, WebhookReply] = Act(
+    "webhook.rotate", RotateWebhook, WebhookReply, Permission.DEVELOP, ("webhook.rotate",)
 )
 DELETE_WEBHOOK: Act[WebhookRef, None] = Act("webhook.delete", WebhookRef, None, Permission.DEVELOP, ("webhook.delete",))
 LIST_WEBHOOKS: Act[ListWebhooks, WebhookPage] = Act("webhook.list", ListWebhooks, WebhookPage, Permission.READ)

@@ -23,6 +23,7 @@ from perdure.engine.api import (
     statistics,
     timeline,
     versions,
+    webhooks,
     workflow_runs,
 )
 
@@ -49,6 +50,7 @@ NOUNS = (
     timeline,
     statistics,
     versions,
+    webhooks,
     workflow_runs,
 )
 """Imported for their handlers, which register themselves."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core import ids
+from perdure.core import ids, subscriptions
 from perdure.core.access import Permission
 from perdure.core.api import definitions as acts
 from perdure.core.api.definitions import (
@@ -87,13 +87,16 @@ async def list_workflows(api: NamespaceApi, r: ListWorkflows) -> WorkflowPage:
 async def get(api: NamespaceApi, r: WorkflowRef) -> WorkflowDetail:
     found = await workflow_of(api, r.name)
     versions = await api.ports.reads.versions(api.ns, r.name, VERSIONS_SHOWN_MAX)
+    said = await api.ports.reads.subscriptions(api.ns, found.name, found.current)
+    shown = WorkflowDetail(found, versions, subscriptions=subscriptions.decode(said))
     if is_flow(found.current):
-        return WorkflowDetail(found, versions, await _input_schema(api, found))
+        return msgspec.structs.replace(shown, input_schema=await _input_schema(api, found))
     published, _ = await api.ports.store.published(api.ns, found.name, found.current)
     parameters = decode_parameters(published) if published else None
     if parameters is None:
-        return WorkflowDetail(found, versions)
-    return WorkflowDetail(found, versions, parameters_schema(parameters), parameters.queries)
+        return shown
+    schema = parameters_schema(parameters)
+    return msgspec.structs.replace(shown, input_schema=schema, queries=parameters.queries)
 
 
 async def _input_schema(api: NamespaceApi, workflow: WorkflowItem) -> dict[str, Any] | None:
@@ -144,6 +147,7 @@ async def deploy(api: NamespaceApi, r: DeployFlow) -> FlowDeployed:
             timeout_us=flow.timeout_us,
             triggers=triggers,
             hooks=flow.hooks,
+            subscriptions=draft.subscriptions,
             activate=r.activate,
             by=api.by,
         ),

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core import chain, ids
+from perdure.core import ids
 from perdure.core.calls import encode_call
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.notifications import moment_text
 from perdure.core.payloads import is_by_reference
 from perdure.core.work import StartRequest, is_flow
 from perdure.engine.api.api import Api
-from perdure.engine.services.deferred_starts import NewRun
+from perdure.engine.services.new_runs import NewRun
 from perdure.engine.services.outbox import DueHook
 
 KEY_PREFIX: Final = "perdure.hook:"
@@ -29,18 +29,18 @@ class HookRuns:
     def __init__(self, api: Api) -> None:
         self._engine, self._store = api.engine, api.ports.store
 
-    async def run_of(self, hook: DueHook) -> tuple[NewRun, bytes]:
+    async def run_of(self, hook: DueHook) -> NewRun:
         engine = self._engine
         ended = await self._ended(hook)
+        key = f"{KEY_PREFIX}{ids.text(hook.run_id)}:{hook.occurrence}"
         run_id, input = engine.new_run_id(), encode_call([ended], {})
-        request = StartRequest(workflow=hook.hook, version="", input=input)
-        run = await engine.deferred_starts.new_run(run_id, hook.ns, request)
+        request = StartRequest(workflow=hook.hook, version="", input=input, key=key)
+        run = await engine.new_runs.make(run_id, hook.ns, request)
         if is_flow(run.version):  # it takes its input by name
             input = encode_call([], {"run": ended})
             request = msgspec.structs.replace(request, version=run.version, input=input)
-            run = await engine.deferred_starts.new_run(run_id, hook.ns, request)
-        key = f"{KEY_PREFIX}{ids.text(hook.run_id)}:{hook.occurrence}"
-        return msgspec.structs.replace(run, key=key), chain.input_hash(hook.hook, input)
+            run = await engine.new_runs.make(run_id, hook.ns, request)
+        return run
 
     async def _ended(self, hook: DueHook) -> dict[str, Any]:
         """The one argument of a hook. A result that is large, or that was kept elsewhere, is left out: it can be read by the run's id."""

@@ -20,39 +20,19 @@ from typing import Final, Protocol
 
 import msgspec
 
-from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.deferred_starts import BatchSpec, DedupSpec, Later, check_later, gathered
-from perdure.core.errors import NotRegistered, Unavailable
-from perdure.core.flow_control.groups import FlowControlGroup
-from perdure.core.work import StartRequest, is_demanded
+from perdure.core.errors import Unavailable
+from perdure.core.work import StartRequest
 from perdure.engine.context import EngineContext
-from perdure.engine.flow_control import FlowControl
-from perdure.engine.runs.flow_definitions import not_registered
-from perdure.engine.runs.version_choice import VersionChoices
+from perdure.engine.services.new_runs import NewRun, NewRuns
 from perdure.engine.services.service import Service
-from perdure.wire.codec import encode_events
 
 log = logging.getLogger("perdure.engine")
 
 BEGIN_MAX: Final = 200
 """Deferred starts that become runs in one transaction."""
 SWEEP_S: Final = 60.0
-
-
-class NewRun(msgspec.Struct, frozen=True):
-    """A run that no engine owns yet."""
-
-    run_id: bytes
-    ns: int
-    workflow: str
-    version: str
-    body: bytes
-    attributes: str | None
-    group: FlowControlGroup | None
-    deadline_us: int = 0
-    pinned: bool = False
-    key: str | None = None
 
 
 class DueStart(msgspec.Struct, frozen=True):
@@ -117,12 +97,9 @@ class DeferredStarts(Service):
     name = "starting deferred runs"
     poll_s = 1.0
 
-    def __init__(
-        self, context: EngineContext, store: StartStore, flow_control: FlowControl, versions: VersionChoices
-    ) -> None:
+    def __init__(self, context: EngineContext, store: StartStore, new_runs: NewRuns) -> None:
         super().__init__()
-        self._store, self._flow_control, self._events = store, flow_control, context.events
-        self._versions = versions
+        self._store, self._new_runs, self._events = store, new_runs, context.events
         self._now_us, self._new_run_id = context.now_us, context.new_run_id
         self._next_us: int | None = None
         self._sweep_at_s = monotonic() + SWEEP_S * random.random()
@@ -136,7 +113,7 @@ class DeferredStarts(Service):
 
     async def _shared_reads(self, ns: int, r: StartRequest, dedup: DedupSpec) -> Begun:
         mine = self._new_run_id()
-        new = await self.new_run(mine, ns, r)
+        new = await self._new_runs.make(mine, ns, r)
         found = await self._store.begin_once(new, dedup)
         if found == mine:
             self._events.runs_begun.publish(1)
@@ -190,48 +167,9 @@ class DeferredStarts(Service):
     async def _begin(self, due: DueStart) -> None:
         try:
             request = msgspec.structs.replace(_requests.decode(due.request), input=due.input)
-            if await self._store.begin_due(await self.new_run(due.run_id, due.ns, request)):
+            if await self._store.begin_due(await self._new_runs.make(due.run_id, due.ns, request)):
                 self._events.runs_begun.publish(1)
         except Unavailable:
             raise
         except Exception:  # its row stays, and is due again in a moment; the others must not wait for it
             log.exception("could not create run %s from its deferred start", ids.text(due.run_id))
-
-    async def new_run(self, run_id: bytes, ns: int, r: StartRequest) -> NewRun:
-        """A start as a run, with the version that it gets now."""
-        demanded = is_demanded(r)
-        if demanded or not self._versions.knows(ns, r.workflow):
-            await self._versions.find(ns, r.workflow, r.version, demanded=demanded)
-        chosen = self._versions.of_start(ns, r.workflow, r.version, run_id, demanded=demanded)
-        if chosen is None:
-            raise NotRegistered(not_registered(r.workflow))
-        r = msgspec.structs.replace(r, version=chosen.version)
-        deadline_us = self._now_us() + r.timeout_us if r.timeout_us else 0
-        started = ev.RunStarted(
-            r.workflow,
-            r.version,
-            r.input,
-            "",
-            deadline_us=deadline_us,
-            attributes=r.attributes,
-            trace=r.trace,
-            pinned=chosen.pinned,
-        )
-        return NewRun(
-            run_id=run_id,
-            ns=ns,
-            workflow=r.workflow,
-            version=r.version,
-            body=encode_events([started]),
-            attributes=r.attributes.decode() if r.attributes else None,
-            group=await self._group(ns, r),
-            deadline_us=deadline_us,
-            pinned=chosen.pinned,
-        )
-
-    async def _group(self, ns: int, r: StartRequest) -> FlowControlGroup | None:
-        """The flow-control group of the run, if it has to wait."""
-        version = (ns, r.workflow, r.version)
-        if not self._flow_control.knows(version):
-            await self._flow_control.find(ns, [version[1:]])
-        return self._flow_control.of_run(version, r.input)

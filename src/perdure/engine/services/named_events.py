@@ -1,6 +1,7 @@
-"""Named events: from their sender to every run that waits for them.
+"""Named events: from their sender to every run that waits for them, and to the workflows that they start.
 
-    emit -> row in `event` --any engine, page by page--> promises of the runs whose waits fit -> their inboxes
+    emit -> row in `named_event` --any engine, page by page--> promises of the runs whose waits fit -> their inboxes
+            rows in `event_start` --any engine--> new runs (services/event_starts.py)
 
 Laws:
 
@@ -29,8 +30,10 @@ from perdure.core.limits import EVENTS_KEPT_S, PAYLOAD_BYTES_MAX
 from perdure.core.named_events import check_name, fits
 from perdure.core.names import check_message_key
 from perdure.core.payloads import refuse_reference
+from perdure.core.webhooks import SignatureScheme
 from perdure.engine.context import EngineContext
 from perdure.engine.runs.turns import SLICE_S, within
+from perdure.engine.services.event_starts import EventStarts
 from perdure.engine.services.service import Service
 
 log = logging.getLogger("perdure.engine")
@@ -41,12 +44,29 @@ TRIM_EVERY_S: Final = 60.0
 TRIM_ROWS: Final = 5_000
 
 
+class HookSpec(msgspec.Struct, frozen=True):
+    """A webhook: how requests are signed, and which events they become (core/webhook_events.py)."""
+
+    name: str
+    event: str
+    key: str
+    scheme: SignatureScheme
+
+
 class Hook(msgspec.Struct, frozen=True):
-    """A webhook: how to check a request and turn it into an event."""
+    """What a request is checked with."""
 
     ns: int
-    event: str
-    secret: bytes
+    spec: HookSpec
+    sealed: Sequence[bytes]
+    """Its secrets: the current one, and one that it replaced a short time ago."""
+
+
+class PutHook(msgspec.Struct, frozen=True):
+    webhook: WebhookItem
+    is_new: bool
+    is_held: bool
+    """It has the secret that was given to the store."""
 
 
 class OpenEvent(msgspec.Struct, frozen=True):
@@ -85,22 +105,24 @@ class NamedEventStore(Protocol):
     async def match(self, find: Find) -> Round: ...
     async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]: ...
     async def trim(self, older_s: float, limit: int) -> int: ...
-    async def put_webhook(self, ns: int, name: str, event: str, secret: bytes, by: str) -> tuple[WebhookItem, bool]: ...
-    async def rotate_webhook(self, ns: int, name: str, secret: bytes) -> WebhookItem | None: ...
+    async def put_webhook(self, ns: int, hook: HookSpec, secret: bytes, given: bool, by: str) -> PutHook: ...
+    async def change_webhook(self, ns: int, hook: HookSpec) -> WebhookItem | None: ...
+    async def webhook_scheme(self, ns: int, name: str) -> SignatureScheme | None: ...
+    async def rotate_webhook(self, ns: int, name: str, secret: bytes, keep_old_us: int) -> WebhookItem | None: ...
     async def delete_webhook(self, ns: int, name: str) -> bool: ...
     async def webhooks(self, ns: int, after: str, limit: int) -> list[WebhookItem]: ...
     async def hook(self, namespace: str, name: str) -> Hook | None: ...
 
 
 class NamedEvents(Service):
-    """Accepts events and delivers them to the runs that wait for them."""
+    """Accepts events, delivers them to the runs that wait for them, and has runs started by them."""
 
     name = "delivering named events"
     poll_s = 1.0
 
-    def __init__(self, context: EngineContext, store: NamedEventStore) -> None:
+    def __init__(self, context: EngineContext, store: NamedEventStore, starts: EventStarts) -> None:
         super().__init__()
-        self.store, self._events = store, context.events
+        self.store, self._starts, self._events = store, starts, context.events
         self.unreadable = 0
         """Waits that could not be judged, because their expression has no value for an event."""
         self._trim_at_s = monotonic() + TRIM_EVERY_S * random.random()
@@ -124,6 +146,8 @@ class NamedEvents(Service):
 
     async def poll_once(self) -> None:
         await self.match_all()
+        while await self._starts.start_some():
+            await self.match_all()  # runs that wait are not held up by many starts
         if monotonic() >= self._trim_at_s:
             self._trim_at_s = monotonic() + TRIM_EVERY_S * random.uniform(0.75, 1.25)
             await self.store.trim(EVENTS_KEPT_S, TRIM_ROWS)

@@ -40,7 +40,7 @@ from perdure.core.limits import (
 from perdure.core.notifications import Notice, Status, is_last, pause_s
 from perdure.engine.counters import Counters
 from perdure.engine.events import EngineEvents
-from perdure.engine.services.deferred_starts import NewRun
+from perdure.engine.services.new_runs import NewRun
 from perdure.engine.services.service import Service
 
 log = logging.getLogger("perdure.engine")
@@ -105,7 +105,7 @@ class OutboxStore(Protocol):
     async def claim(self, busy: list[tuple[int, int]], per_rule: int, limit: int, lease_s: float) -> list[Delivery]: ...
     async def claim_hooks(self, limit: int, lease_s: float) -> list[DueHook]: ...
     async def end(self, n: int, attempts: int, status: Status, error: str | None, delay_us: int) -> bool: ...
-    async def start_hook(self, n: int, attempts: int, run: NewRun, input_hash: bytes) -> bool:
+    async def start_hook(self, n: int, attempts: int, run: NewRun) -> bool:
         """False: another engine has it, or it was started."""
         ...
 
@@ -150,7 +150,7 @@ class Sender(Protocol):
 
 
 class HookStarter(Protocol):
-    async def run_of(self, hook: DueHook) -> tuple[NewRun, bytes]:
+    async def run_of(self, hook: DueHook) -> NewRun:
         """The run to start, and the hash of its input."""
         ...
 
@@ -274,8 +274,8 @@ class OutboxService(Service):
 
     async def _start(self, hook: DueHook) -> None:
         try:
-            run, input_hash = await self._hooks.run_of(hook)
-            if await self._store.start_hook(hook.n, hook.attempts, run, input_hash):
+            run = await self._hooks.run_of(hook)
+            if await self._store.start_hook(hook.n, hook.attempts, run):
                 self._events.runs_begun.publish(1)
         except Unavailable:
             raise

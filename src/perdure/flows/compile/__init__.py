@@ -26,6 +26,7 @@ from perdure.core.limits import (
     GRAPH_STEPS_DEFAULT,
     GRAPH_STEPS_MAX,
 )
+from perdure.core.subscriptions import Subscription
 from perdure.core.work import VERSION_PREFIX
 from perdure.flows.compile.dag import compile_dag
 from perdure.flows.compile.flow_control import CONTROL_KEYS, read_control
@@ -33,6 +34,7 @@ from perdure.flows.compile.graph import GRAPH_KEYS, compile_graph
 from perdure.flows.compile.input import read_input
 from perdure.flows.compile.options import ExecutionOptions, read_defaults
 from perdure.flows.compile.reading import Reader, leaves
+from perdure.flows.compile.subscriptions import read_subscriptions
 from perdure.flows.compile.triggers import read_triggers
 from perdure.flows.compile.verbs import Bodies
 from perdure.flows.hooks import HOOKS, hook_documents, hook_name
@@ -49,6 +51,7 @@ DOCUMENT_KEYS: Final = (
     "description",
     "input",
     "triggers",
+    "on",
     "defaults",
     "timeout",
     *HOOKS,
@@ -101,6 +104,7 @@ def _compile(r: Reader, value: Any, name: str | None) -> Compiled:
     schema = read_input(r, fields.get("input"), ("input",))
     types: dict[str, Any] = {"input": schema} if schema is not None and len(r.problems) == before else {}
     triggers = _triggers(r, title, fields.get("triggers"), types.get("input"))
+    subscriptions = _subscriptions(r, fields.get("on"))
     control = read_control(r, fields, (), runs=True, schema=types.get("input"))
     execution = read_defaults(r, fields.get("defaults"), ("defaults",))
     timeout_us = 0
@@ -118,6 +122,7 @@ def _compile(r: Reader, value: Any, name: str | None) -> Compiled:
         input_schema=schema,
         document=fields,
         triggers=triggers,
+        subscriptions=subscriptions,
         control=control,
         timeout_us=timeout_us,
         hooks=hooks,
@@ -145,6 +150,11 @@ def _hooks(r: Reader, flow: str, fields: Mapping[str, Any]) -> dict[str, str]:
             for problem in error.problems:
                 r.error((key,), f"{key}: {problem.message}", problem.hint)
     return found
+
+
+def _subscriptions(r: Reader, value: Any) -> tuple[Subscription, ...]:
+    """Those of a stored document are in the database beside it; what cannot be read of them now is left out."""
+    return read_subscriptions(r if r.typed else Reader(r.name, typed=False), value)
 
 
 def _triggers(r: Reader, flow: str, value: Any, schema: Mapping[str, Any] | None) -> tuple[Trigger, ...]:

@@ -24,6 +24,7 @@ from perdure.flows.compile.dag import RESERVED
 from perdure.flows.compile.flow_control import CONTROL_KEYS
 from perdure.flows.compile.kinds import KINDS
 from perdure.flows.compile.options import FACTOR_MAX
+from perdure.flows.compile.subscriptions import ON_KEYS
 from perdure.flows.compile.triggers import TRIGGER_KEYS
 from perdure.flows.schema.nodes import (
     EXPRESSION_IN_TEXT,
@@ -66,6 +67,7 @@ def _document() -> Schema:
         "description": said("For people.", type="string"),
         "input": ref("input"),
         "triggers": _triggers(),
+        "on": _on(),
         "timeout": ref("duration", "How long a run may take, unless its start says otherwise."),
         "on_failure": ref(
             "task", "Runs after a run of the flow has failed, as a flow of its own; `input.run` is the ended run."
@@ -118,6 +120,33 @@ def _triggers() -> Schema:
     assert set(fields) == set(TRIGGER_KEYS)
     trigger = object_("A schedule that comes and goes with the flow.", fields)
     return said("When runs start by themselves.", type=["array", "null"], items=trigger)
+
+
+def _on() -> Schema:
+    expression = {"type": ["string", "boolean", "object", "array", "null"]}
+    window = {"type": ["string", "number", "null"]}
+    dedup = object_(
+        "Events with the same key are answered with the run of the first.",
+        {
+            "key": said("An expression over `event`, such as `event.id`.", **expression),
+            "within": said("For how long; without it until that run has ended.", **window),
+        },
+    )
+    fields = {
+        "event": said("The name of the event, such as `order.paid`.", type="string"),
+        "match": said("An expression over `event`, the payload: only events for which it is true.", **expression),
+        "key": said(
+            "An expression over `event`: the run's key. An active run under it stands for the event.", **expression
+        ),
+        "dedup": said("Events that are duplicates of one another.", anyOf=[expression, dedup]),
+        "input": said(
+            "The input of the run. `${ event }` is the payload, which is the input without this.",
+            type=["object", "null"],
+        ),
+    }
+    assert set(fields) == set(ON_KEYS)
+    event = object_("A named event that starts a run.", fields, required=["event"])
+    return said("Named events that start runs.", anyOf=[event, {"type": "array", "items": event}, {"type": "null"}])
 
 
 def _body() -> Schema:

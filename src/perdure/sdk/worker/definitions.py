@@ -128,6 +128,7 @@ class WorkerDefinitions:
             control=msgspec.json.encode(control) if control is not None else b"",
             parameters=_parameters_of(w),
             hooks=msgspec.json.encode(hooks) if (hooks := getattr(w, "hooks", None)) else b"",
+            subscriptions=getattr(w, "subscriptions", b""),
         )
 
     def _version(self, w: Any) -> str:

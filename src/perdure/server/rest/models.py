@@ -420,6 +420,15 @@ class WorkflowVersion(BaseModel):
     current: bool
 
 
+class EventSubscription(BaseModel):
+    event: str
+    match: str = Field(description="An expression over `event`, the payload; empty: every event of the name.")
+    key: str = Field(description="An expression for the run's key; empty: none.")
+    dedup: str = Field(description="An expression: events with the same value start one run; empty: none.")
+    within_s: float | None = Field(description="For how long; null: until that run has ended.")
+    input: dict[str, Any] | None = Field(description="The input with expressions; null: the payload.")
+
+
 class Workflow(BaseModel):
     name: str
     kind: str
@@ -433,6 +442,7 @@ class Workflow(BaseModel):
         default=None, description="JSON Schema of what a run of it takes; null where it is not known."
     )
     queries: list[str] = Field(default=[], description="Names of its queries, in Python.")
+    on: list[EventSubscription] = Field(default=[], description="Named events that start runs of it.")
     deployed: DeploymentResult | None = Field(default=None, description="What became of a flow that was just deployed.")
 
 

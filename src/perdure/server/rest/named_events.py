@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
+from perdure.core import ids
 from perdure.core.api import named_events
-from perdure.core.api.named_events import EmitEvent, EventItem, ListEvents
+from perdure.core.api.named_events import EmitEvent, EventItem, EventStartItem, ListEvents
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.named_events import EVENT_NAME_CHARS_MAX
 from perdure.server.rest import models as m
@@ -31,6 +32,15 @@ class EmitEventRequest(m.Body):
     key: MessageKey | None = Field(default=None, description=MESSAGE_KEY_HELP, examples=["payment-981"])
 
 
+class EventStart(BaseModel):
+    workflow: str
+    outcome: Literal["started", "attached", "failed"] | None = Field(
+        description="`attached`: an active run under its key stands for it. Null: not decided yet."
+    )
+    run_id: str | None
+    error: str | None = Field(description="Why it could start no run.")
+
+
 class EventSummary(BaseModel):
     id: str = Field(examples=["1207"])
     name: str
@@ -38,8 +48,13 @@ class EventSummary(BaseModel):
     payload: Any
     source: str = Field(description="Its sender: a credential, a webhook, a program.", examples=["webhook:shop"])
     at: m.Moment
-    reached: int = Field(description="Runs that it has reached so far.")
-    is_done: bool = Field(description="It has reached every run that was waiting for it.")
+    reached: int = Field(description="Runs that waited for it and that it has reached so far.")
+    started: int = Field(description="Runs that it has started so far.")
+    failed: int = Field(description="Workflows that subscribe to it and of which it could start no run.")
+    is_done: bool = Field(
+        description="It has reached every run that was waiting for it, and started every run that it starts."
+    )
+    starts: list[EventStart] = Field(description="What became of it in the workflows that subscribe to it.")
 
 
 class EmittedEvent(BaseModel):
@@ -75,6 +90,12 @@ async def list_events(
     return m.Page[EventSummary](items=[_event(e) for e in page.items], next=views.next_cursor(page.next))
 
 
+def _start(s: EventStartItem) -> EventStart:
+    outcome = cast(Literal["started", "attached", "failed"] | None, s.outcome)
+    run_id = ids.text(s.run_id) if s.run_id is not None else None
+    return EventStart(workflow=s.workflow, outcome=outcome, run_id=run_id, error=s.error)
+
+
 def _event(e: EventItem) -> EventSummary:
     return EventSummary(
         id=str(e.id),
@@ -84,5 +105,8 @@ def _event(e: EventItem) -> EventSummary:
         source=e.source,
         at=views.moment(e.at_us),
         reached=e.matched,
-        is_done=e.done_us is not None,
+        started=e.started,
+        failed=e.failed,
+        is_done=e.done_us is not None and not e.undecided,
+        starts=[_start(s) for s in e.starts],
     )

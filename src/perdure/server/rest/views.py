@@ -23,6 +23,7 @@ from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import WORKER_WINDOW_S
 from perdure.core.payloads import MARK
+from perdure.core.subscriptions import Subscription
 from perdure.core.undo import UndoableTask
 from perdure.core.work import RunView
 from perdure.engine.api.starts import IDEMPOTENT_KEY
@@ -335,7 +336,13 @@ def workflow_detail(d: definitions.WorkflowDetail) -> m.Workflow:
         versions=[version(v) for v in d.versions],
         input_schema=d.input_schema,
         queries=list(d.queries),
+        on=[_subscription(s) for s in d.subscriptions],
     )
+
+
+def _subscription(s: Subscription) -> m.EventSubscription:
+    within_s = s.within_us / 1e6 if s.within_us else None
+    return m.EventSubscription(event=s.event, match=s.match, key=s.key, dedup=s.dedup, within_s=within_s, input=s.input)
 
 
 def queue(q: cluster.QueueItem) -> m.QueueDepth:

@@ -2,32 +2,33 @@
 
 Laws:
 
-1. A signature over the time and the very bytes of the body names the sender (core/webhooks.py). Nothing of a request is used, read
-   as JSON or kept before that holds.
+1. A signature over the very bytes of the body names the sender (core/webhooks.py). Nothing of a request is used, parsed or kept
+   before that holds.
 2. It fails closed, and says no more than that: a missing webhook, a missing namespace, and a missing, wrong or old signature get one and
    the same answer, after the same work.
-3. A request that comes twice is one event.
+3. A delivery that comes twice is one event (core/webhook_events.py).
 4. Wrong signatures never delay right ones: the signature is checked first, and only refused requests are counted, per webhook and per
-   client. The cost of a check is bounded: WEBHOOK_BODY_BYTES_MAX of the body are read, one row is looked up, one hash is made.
+   client. The cost of a check is bounded: WEBHOOK_BODY_BYTES_MAX of the body are read, one row is looked up, and as many hashes are made as the webhook has secrets: two at most.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 
-from perdure.core import webhooks
+from perdure.core import webhook_events, webhooks
 from perdure.core.access import NAMESPACE_CHARS_MAX
 from perdure.core.api import named_events as acts
-from perdure.core.api.named_events import ListWebhooks, PutWebhook, WebhookItem, WebhookRef
+from perdure.core.api.named_events import ListWebhooks, PutWebhook, RotateWebhook, WebhookItem, WebhookRef
+from perdure.core.durations import to_us
 from perdure.core.errors import InvalidInput, NotFound, RateLimited
-from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX
-from perdure.core.named_events import EVENT_NAME_CHARS_MAX
-from perdure.engine.api.named_events import check_hook, receive_hook
+from perdure.core.limits import EXPR_CHARS_MAX, WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SECRET_CHARS_MAX
+from perdure.core.webhooks import AFFIX_CHARS_MAX, SignatureScheme
+from perdure.engine.api.webhooks import check_hook, receive_hook
 from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
@@ -50,23 +51,60 @@ WebhookName = Annotated[
 ]
 
 
+Scheme = Literal["standard", "github", "stripe", "slack", "hmac"]
+Algorithm = Literal["sha256", "sha1", "sha384", "sha512"]
+Encoding = Literal["hex", "base64"]
+Secret = Annotated[str, Field(max_length=WEBHOOK_SECRET_CHARS_MAX)]
+
+
 class PutWebhookRequest(m.Body):
-    event: Annotated[str, Field(min_length=1, max_length=EVENT_NAME_CHARS_MAX)] = Field(
-        description="The name of the event that a request becomes.", examples=["order.paid"]
+    event: Annotated[str, Field(max_length=EXPR_CHARS_MAX)] = Field(
+        default="",
+        description="The name of the event that a request becomes, with expressions over `body` and `headers`. Without one it is that of the scheme.",
+        examples=["order.paid", "github.${ headers['x-github-event'] }"],
+    )
+    scheme: Scheme = Field(default="standard", description="How the sender signs.")
+    key: Annotated[str, Field(max_length=EXPR_CHARS_MAX)] = Field(
+        default="",
+        description="An expression over `body` and `headers`: requests with the same key are one event. Without one it is that of the scheme.",
+        examples=["body.id"],
+    )
+    header: Annotated[str, Field(max_length=AFFIX_CHARS_MAX)] = Field(
+        default="", description="Scheme `hmac`: the header that holds the signature.", examples=["X-Signature"]
+    )
+    algorithm: Algorithm = Field(default="sha256", description="Scheme `hmac`.")
+    prefix: Annotated[str, Field(max_length=AFFIX_CHARS_MAX)] = Field(
+        default="", description="Scheme `hmac`: what stands before the signature.", examples=["sha256="]
+    )
+    encoding: Encoding = Field(default="hex", description="Scheme `hmac`.")
+    secret: Secret = Field(
+        default="",
+        description="The sender's own secret. Without one a new webhook gets one, and an existing webhook keeps its own.",
+    )
+
+
+class RotateWebhookRequest(m.Body):
+    secret: Secret = Field(default="", description="The sender's own secret. Without one it is made.")
+    keep_old: m.Seconds | m.DurationText = Field(
+        default=0.0, description="How long the secret that is replaced stays valid.", examples=["24h"]
     )
 
 
 class Webhook(BaseModel):
     name: str
-    event: str
+    event: str = Field(description="The name of the event that a request becomes, with expressions.")
+    key: str = Field(description="Requests with the same value of this expression are one event.")
+    scheme: Scheme = Field(description="How the sender signs.")
+    header: str | None = Field(description="Scheme `hmac`: the header that holds the signature.")
     url: str = Field(description="Where the sender is to POST to.")
+    old_secret_until: m.Moment | None = Field(description="Until when the secret before the current one is valid.")
     created_at: m.Moment
     created_by: str
 
 
 class WebhookWithSecret(Webhook):
     secret: str | None = Field(
-        description="What the sender signs with. In this answer and nowhere else; null for a webhook that existed before."
+        description="What the sender signs with. In this answer and nowhere else; null for a secret that was given or existed before."
     )
 
 
@@ -74,6 +112,10 @@ def _fields(caller: RestCaller, w: WebhookItem) -> dict[str, Any]:
     return {
         "name": w.name,
         "event": w.event,
+        "key": w.key,
+        "scheme": w.scheme.kind,
+        "header": w.scheme.header or None,
+        "old_secret_until": views.moment_or_none(w.old_until_us),
         "url": f"{caller.api.api.public_url}/hooks/{caller.api.caller.namespace}/{w.name}",
         "created_at": views.moment(w.created_us),
         "created_by": w.created_by,
@@ -99,7 +141,7 @@ async def list_webhooks(
         409,
         413,
         422,
-        s200={"model": WebhookWithSecret, "description": "It existed before, and keeps its secret."},
+        s200={"model": WebhookWithSecret, "description": "It existed before."},
     ),
 )
 async def put_webhook(
@@ -108,18 +150,23 @@ async def put_webhook(
     body: PutWebhookRequest,
     response: Response,
 ) -> WebhookWithSecret:
-    """Create a webhook, or change its event."""
-    made = await caller.call(acts.PUT_WEBHOOK, PutWebhook(name, body.event))
-    response.status_code = 201 if made.secret is not None else 200
+    """Create a webhook, or change one. Without `secret` an existing one keeps its secret."""
+    scheme = SignatureScheme(body.scheme, body.header, body.algorithm, body.prefix, body.encoding)
+    made = await caller.call(acts.PUT_WEBHOOK, PutWebhook(name, body.event, scheme, body.key, body.secret))
+    response.status_code = 201 if made.is_new else 200
     return WebhookWithSecret(**_fields(caller, made.webhook), secret=made.secret)
 
 
-@router.post("/{name}/rotate", responses=responses(401, 403, 404, 409))
+@router.post("/{name}/rotate", responses=responses(401, 403, 404, 409, 413, 422))
 async def rotate_webhook(
-    caller: Annotated[RestCaller, asks(acts.ROTATE_WEBHOOK)], name: WebhookName
+    caller: Annotated[RestCaller, asks(acts.ROTATE_WEBHOOK)],
+    name: WebhookName,
+    body: RotateWebhookRequest | None = None,
 ) -> WebhookWithSecret:
-    """Give a webhook another secret. The old one ends at once."""
-    made = await caller.call(acts.ROTATE_WEBHOOK, WebhookRef(name))
+    """Give a webhook another secret. The old one ends at once, or after `keep_old`."""
+    asked = body or RotateWebhookRequest()
+    request = RotateWebhook(name, asked.secret, to_us(asked.keep_old))
+    made = await caller.call(acts.ROTATE_WEBHOOK, request)
     return WebhookWithSecret(**_fields(caller, made.webhook), secret=made.secret)
 
 
@@ -153,12 +200,32 @@ async def receive(
     """A request of a webhook. It becomes an event, once, however often it is sent."""
     server: Server = request.app.state.server
     body: bytes = request.state.value or b""
-    hook = await check_hook(server.api, namespace, name, request.headers.get(webhooks.HEADER.lower(), ""), body)
+    headers = _headers(request)
+    hook = await check_hook(server.api, namespace, name, headers, body)
     if hook is None:
         _count_refusal(request, f"{namespace}/{name}")
-        raise NotFound(f"there is no such webhook, or this request is not signed for it now: see {webhooks.HEADER}")
-    emitted = await receive_hook(server.api, hook, name, _compact(body))
-    return Response(msgspec.json.encode({"id": str(emitted.id), "event": hook.event}), media_type="application/json")
+        raise NotFound("there is no such webhook, or this request is not signed for it now")
+    value = _value(headers.get("content-type", ""), body)
+    if (asked := webhook_events.challenge(hook.spec.scheme, value)) is not None:
+        return _json({"challenge": asked})
+    event = hook.event_of(value, headers)
+    emitted = await receive_hook(server.api, hook, event, _encoded(value))
+    # Slack shows a body to the person who gave the command.
+    return (
+        Response() if hook.spec.scheme.kind == webhooks.SLACK else _json({"id": str(emitted.id), "event": event.name})
+    )
+
+
+def _json(answer: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """By name, in lower case. One that comes twice is joined as HTTP has it, which no signature survives."""
+    found: dict[str, str] = {}
+    for name, value in request.headers.items():
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
 
 
 def _count_refusal(request: Request, hook: str) -> None:
@@ -171,11 +238,18 @@ def _count_refusal(request: Request, hook: str) -> None:
         raise RateLimited(f"too many requests were refused lately: wait {wait:.1f} s", wait)
 
 
-def _compact(body: bytes) -> bytes:
-    if not body:
-        return b"null"
-    value = parse_json(body)
-    check_value(value)
+def _value(content_type: str, body: bytes) -> Any:
+    """The body as JSON, or the fields of a form."""
+    if not webhook_events.is_form(content_type):
+        return parse_json(body) if body else None
+    fields = webhook_events.form_fields(body)
+    if (text := webhook_events.json_field(fields)) is not None:
+        return parse_json(text.encode())
+    check_value(fields)
+    return fields
+
+
+def _encoded(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as e:

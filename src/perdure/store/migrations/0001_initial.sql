@@ -149,10 +149,15 @@ create table perdure.workflow_version (
   build_id      text,
   seen_at       timestamptz,
   hooks         jsonb,
+  subscriptions text,
+  on_events     text[],
   primary key (ns, workflow, version)
 );
 create index workflow_version_hooks on perdure.workflow_version (ns, workflow, version) where hooks is not null;
+create index workflow_version_events on perdure.workflow_version using gin (on_events) where on_events is not null;
 comment on column perdure.workflow_version.hooks is 'status in which a run ends -> workflow of which a run starts then';
+comment on column perdure.workflow_version.subscriptions is 'named events that start runs, as JSON of core/subscriptions.py';
+comment on column perdure.workflow_version.on_events is 'the names of those events';
 comment on column perdure.workflow_version.hash is 'of the code; other code under the same version is refused';
 comment on column perdure.workflow_version.pinned is 'runs stay with the version that they began with';
 comment on column perdure.workflow_version.build_id is 'of the worker that last registered it';
@@ -906,16 +911,45 @@ create index named_event_list on perdure.named_event (ns, id);
 create index named_event_name on perdure.named_event (ns, name, id);
 create index named_event_age  on perdure.named_event (at);
 
--- Webhooks: a request signed with the secret becomes an event of this name.
+-- Workflows whose current version subscribed to an event when it was emitted. A row without an outcome is to be decided: a run, or
+-- none. Row and run are written together, so an event has one run of a workflow at most. A row whose event does not match is deleted.
+create table perdure.event_start (
+  event_id bigint not null,
+  workflow text not null,
+  ns       int not null,
+  version  text not null,
+  due_at   timestamptz not null,
+  tries    int not null default 0,
+  outcome  text check (outcome in ('started', 'attached', 'failed')),
+  run_id   uuid,
+  error    text,
+  primary key (event_id, workflow),
+  check ((outcome is not null and outcome <> 'failed') = (run_id is not null)),
+  check ((outcome is not distinct from 'failed') = (error is not null))
+);
+create index event_start_due on perdure.event_start (due_at) where outcome is null;
+comment on column perdure.event_start.version is 'the version whose subscriptions count';
+comment on column perdure.event_start.due_at is 'when an engine may decide it; later while one does';
+comment on column perdure.event_start.outcome is 'started: a new run; attached: an active run stands for the event; failed: see error';
+
+-- Webhooks: a request signed with the secret becomes an event. While a secret is replaced, the old one is valid as well.
 create table perdure.webhook (
   ns         int not null,
   name       text not null,
   event      text not null,
+  key        text not null,
+  scheme     text not null,
   secret     bytea not null,
+  old_secret bytea,
+  old_until  timestamptz,
   created_at timestamptz not null default now(),
   created_by text not null,
   primary key (ns, name)
 );
+
+comment on column perdure.webhook.event is 'the name of the event, with expressions over body and headers of the request';
+comment on column perdure.webhook.key is 'an expression: requests with the same key are one event';
+comment on column perdure.webhook.scheme is 'JSON of SignatureScheme in core/webhooks.py';
 
 
 -- HTTP services

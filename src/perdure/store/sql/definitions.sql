@@ -16,8 +16,8 @@ select exists(select from added) as added;
 -- name: deploy_workflow
 -- A version of a flow with its document. `activate` makes it the current one, which the first one always is.
 with added as (
-  insert into perdure.workflow_version (ns, workflow, version, kind, document, source, control, timeout_us, hooks)
-  values (:ns, :workflow, :version, :kind, :document, :source, :control, :timeout_us, :hooks::text::jsonb)
+  insert into perdure.workflow_version (ns, workflow, version, kind, document, source, control, timeout_us, hooks, subscriptions, on_events)
+  values (:ns, :workflow, :version, :kind, :document, :source, :control, :timeout_us, :hooks::text::jsonb, :subscriptions, :on_events)
   on conflict do nothing returning version
 ),
 named as (
@@ -94,6 +94,9 @@ select w.name, w.current, w.ramp, w.ramp_percent, w.by_hand, coalesce(v.pinned, 
 
 -- name: get_definition
 select version, kind, document, source, registered_at from perdure.workflow_version where ns = :ns and workflow = :workflow and version = :version;
+
+-- name: get_subscriptions
+select subscriptions from perdure.workflow_version where ns = :ns and workflow = :workflow and version = :version;
 
 -- name: save_task_types
 -- Only what changed is written: workers say the same again and again.

@@ -1,11 +1,19 @@
 -- Named events that runs wait for, and the webhooks that turn requests into events.
 
 -- name: emit_event
--- A second event of the same name and key is the first one, sent again: it answers the id of the first.
+-- A second event of the same name and key is the first one, sent again: it answers the id of the first. Workflows whose current version
+-- subscribes to it at this moment get a row, from which runs are made.
 with made as (
   insert into perdure.named_event (ns, name, key, body, source, at) values (:ns, :name, :key, :body, :source, perdure.clock())
   on conflict (ns, name, key) do nothing
-  returning id
+  returning id, ns, name, at
+),
+subscribed as (
+  insert into perdure.event_start (event_id, ns, workflow, version, due_at)
+  select m.id, w.ns, w.name, w.current, m.at
+    from made m
+    join perdure.workflow_version v on v.ns = m.ns and v.on_events @> array[m.name]
+    join perdure.workflow w on w.ns = v.ns and w.name = v.workflow and w.current = v.version and w.deleted_at is null
 )
 select id, true as fresh from made
 union all
@@ -59,40 +67,115 @@ update perdure.named_event e
  where e.id = u.id;
 
 -- name: delete_old_events
--- Events that are not fully matched stay.
-delete from perdure.named_event e
- where e.ctid = any(array(select o.ctid from perdure.named_event o
-                           where o.at < now() - :age_s::float8 * interval '1 second' and o.done_at is not null order by o.at limit :limit))
-returning e.id;
+-- Events that are not fully matched, or whose starts are not all decided, stay.
+with gone as (
+  delete from perdure.named_event e
+   where e.ctid = any(array(select o.ctid from perdure.named_event o
+                             where o.at < now() - :age_s::float8 * interval '1 second' and o.done_at is not null
+                               and not exists(select from perdure.event_start s where s.event_id = o.id and s.outcome is null)
+                             order by o.at limit :limit))
+  returning e.id
+),
+starts as (
+  delete from perdure.event_start s using gone g where s.event_id = g.id
+)
+select id from gone;
+
+-- name: claim_event_starts
+-- Starts that are to be decided. Another engine tries after lease_s, if this one has not. Locks their rows; those that another engine
+-- has locked are left to it.
+update perdure.event_start s set due_at = perdure.clock() + make_interval(secs => :lease_s::float8), tries = s.tries + 1
+  from (select x.ctid as place from perdure.event_start x where x.outcome is null and x.due_at <= perdure.clock()
+         order by x.due_at, x.event_id limit :limit for update skip locked) d,
+       perdure.named_event e, perdure.workflow_version v
+ where s.ctid = d.place and e.id = s.event_id and v.ns = s.ns and v.workflow = s.workflow and v.version = s.version
+returning s.event_id, s.ns, s.workflow, s.tries, e.name as event, e.body, coalesce(v.subscriptions, '') as subscriptions;
+
+-- name: lock_event_start
+-- Locks the row. No row: another engine has decided it.
+select event_id from perdure.event_start where event_id = :event_id and workflow = :workflow and outcome is null for update;
+
+-- name: delete_event_start
+-- The event does not match.
+delete from perdure.event_start where event_id = :event_id and workflow = :workflow and outcome is null;
+
+-- name: settle_event_start
+update perdure.event_start set outcome = :outcome, run_id = :run_id, error = :error
+ where event_id = :event_id and workflow = :workflow and outcome is null returning event_id;
+
+-- name: key_holder
+-- The run under a key, and its workflow.
+select k.run_id, coalesce(q.workflow, r.workflow) as workflow
+  from perdure.run_key k left join perdure.run_queue q on q.run_id = k.run_id left join perdure.run r on r.run_id = k.run_id
+ where k.ns = :ns and k.key = :key;
+
+-- name: take_run_key
+-- No row: the key was taken at this very moment.
+insert into perdure.run_key (ns, key, run_id, input_hash) values (:ns, :key, :run_id, :input_hash) on conflict do nothing returning run_id;
+
+-- name: list_event_starts
+-- Of each event the first of its starts, those that failed before all others.
+select s.event_id, s.workflow, s.outcome, s.run_id, s.error
+  from unnest(:event_ids::bigint[]) as e(id),
+       lateral (select * from perdure.event_start x where x.event_id = e.id
+                 order by x.outcome is not distinct from 'failed' desc, x.workflow limit :limit) s
+ order by s.event_id, s.workflow;
 
 -- name: list_events
 -- Newest first.
-select e.id, e.name, e.key, e.body, e.source, e.at, e.matched, e.done_at from perdure.named_event e
+select e.id, e.name, e.key, e.body, e.source, e.at, e.matched, e.done_at, s.started, s.failed, s.undecided
+  from perdure.named_event e,
+       lateral (select count(*) filter (where x.outcome = 'started')::int as started, count(*) filter (where x.outcome = 'failed')::int as failed,
+                       count(*) filter (where x.outcome is null)::int as undecided
+                  from perdure.event_start x where x.event_id = e.id) s
  where e.ns = :ns and e.id < :before_id
  order by e.id desc limit :limit;
 
 -- name: list_events_named
-select e.id, e.name, e.key, e.body, e.source, e.at, e.matched, e.done_at from perdure.named_event e
+select e.id, e.name, e.key, e.body, e.source, e.at, e.matched, e.done_at, s.started, s.failed, s.undecided
+  from perdure.named_event e,
+       lateral (select count(*) filter (where x.outcome = 'started')::int as started, count(*) filter (where x.outcome = 'failed')::int as failed,
+                       count(*) filter (where x.outcome is null)::int as undecided
+                  from perdure.event_start x where x.event_id = e.id) s
  where e.ns = :ns and e.name = :name and e.id < :before_id
  order by e.id desc limit :limit;
 
 -- name: put_webhook
--- An existing webhook keeps its secret. No row: there are webhooks_max already.
-insert into perdure.webhook (ns, name, event, secret, created_by)
-select :ns, :name, :event, :secret, :created_by
+-- An existing webhook keeps its secrets, unless `given` says that the sender chose this one. No row: there are webhooks_max already.
+insert into perdure.webhook (ns, name, event, key, scheme, secret, created_by)
+select :ns, :name, :event, :key, :scheme, :secret, :created_by
  where exists(select from perdure.webhook w where w.ns = :ns and w.name = :name) or (select count(*) from perdure.webhook w where w.ns = :ns) < :webhooks_max
-on conflict (ns, name) do update set event = excluded.event
-returning secret = :secret as made, created_at, created_by;
+on conflict (ns, name) do update
+  set event = excluded.event, key = excluded.key, scheme = excluded.scheme,
+      secret = case when :given then excluded.secret else webhook.secret end,
+      old_secret = case when :given then null else webhook.old_secret end, old_until = case when :given then null else webhook.old_until end
+returning xmax = 0 as is_new, secret = :secret as is_held, old_until, created_at, created_by;
+
+-- name: change_webhook
+-- An existing webhook, which keeps its secrets. No row: there is none.
+update perdure.webhook set event = :event, key = :key, scheme = :scheme where ns = :ns and name = :name
+returning old_until, created_at, created_by;
 
 -- name: rotate_webhook
-update perdure.webhook set secret = :secret where ns = :ns and name = :name returning event, created_at, created_by;
+-- The secret before the last is forgotten. A repetition of the statement changes nothing.
+update perdure.webhook
+   set old_secret = case when secret = :secret then old_secret when :keep_old_us::bigint > 0 then secret end,
+       old_until = case when secret = :secret then old_until when :keep_old_us::bigint > 0 then perdure.clock() + :keep_old_us::bigint * interval '1 microsecond' end,
+       secret = :secret
+ where ns = :ns and name = :name returning event, key, scheme, old_until, created_at, created_by;
+
+-- name: webhook_scheme
+select w.scheme from perdure.webhook w where w.ns = :ns and w.name = :name;
 
 -- name: delete_webhook
 delete from perdure.webhook where ns = :ns and name = :name returning name;
 
 -- name: list_webhooks
-select w.name, w.event, w.created_at, w.created_by from perdure.webhook w where w.ns = :ns and w.name > :after order by w.name limit :limit;
+select w.name, w.event, w.key, w.scheme, case when w.old_until > perdure.clock() then w.old_until end as old_until, w.created_at, w.created_by
+  from perdure.webhook w where w.ns = :ns and w.name > :after order by w.name limit :limit;
 
--- name: webhook_secret
-select w.ns, w.event, w.secret from perdure.webhook w join perdure.namespace n on n.id = w.ns
+-- name: webhook_secrets
+-- What a request is checked with. An old secret whose time is over is left out.
+select w.ns, w.event, w.key, w.scheme, w.secret, case when w.old_until > perdure.clock() then w.old_secret end as old_secret
+  from perdure.webhook w join perdure.namespace n on n.id = w.ns
  where n.name = :namespace and n.deleted_at is null and w.name = :name;

@@ -174,7 +174,3 @@ select rule_id, count(*) as count from dropped group by rule_id;
 update perdure.notification t set status = 'done', error = null, ended_at = perdure.clock()
  where t.n = :n and t.attempts = :attempts and t.status = 'pending'
 returning t.n;
-
--- name: take_run_key
--- No row: the key is taken.
-insert into perdure.run_key (ns, key, run_id, input_hash) values (:ns, :key, :run_id, :input_hash) on conflict do nothing returning run_id;

@@ -12,22 +12,26 @@ insert into perdure.namespace (name) values (:name) on conflict (name) do update
 -- worker serves the current one.
 with offered as materialized (
   select u.* from unnest(:versions.workflow::text[], :versions.version::text[], :versions.control::text[], :versions.parameters::text[],
-                         :versions.hash::text[], :versions.pinned::bool[], :versions.build_id::text[], :versions.hooks::text[])
-                    as u(workflow, version, control, parameters, hash, pinned, build_id, hooks)
+                         :versions.hash::text[], :versions.pinned::bool[], :versions.build_id::text[], :versions.hooks::text[],
+                         :versions.subscriptions::text[], :versions.on_events::text[])
+                    as u(workflow, version, control, parameters, hash, pinned, build_id, hooks, subscriptions, on_events)
 ),
 refused as materialized (
   select u.workflow, u.version from offered u join perdure.workflow_version v on v.ns = :ns and v.workflow = u.workflow and v.version = u.version
    where v.hash <> u.hash
 ),
 added as (
-  insert into perdure.workflow_version as v (ns, workflow, version, kind, control, parameters, hash, pinned, build_id, seen_at, hooks)
-  select :ns, u.workflow, u.version, 'code', u.control, u.parameters, u.hash, u.pinned, u.build_id, now(), u.hooks::jsonb
+  insert into perdure.workflow_version as v (ns, workflow, version, kind, control, parameters, hash, pinned, build_id, seen_at, hooks, subscriptions, on_events)
+  select :ns, u.workflow, u.version, 'code', u.control, u.parameters, u.hash, u.pinned, u.build_id, now(), u.hooks::jsonb, u.subscriptions,
+         -- Arrays of arrays have one length, so the names of each come as JSON.
+         (select array_agg(n) from jsonb_array_elements_text(u.on_events::jsonb) n)
     from offered u where not exists (select from refused) order by u.workflow, u.version
   on conflict (ns, workflow, version) do update
      set control = excluded.control, parameters = excluded.parameters, hash = coalesce(v.hash, excluded.hash), pinned = excluded.pinned,
-         build_id = excluded.build_id, seen_at = excluded.seen_at, hooks = excluded.hooks
-   where (v.control, v.parameters, v.pinned, v.build_id, v.hooks) is distinct from
-         (excluded.control, excluded.parameters, excluded.pinned, excluded.build_id, excluded.hooks)
+         build_id = excluded.build_id, seen_at = excluded.seen_at, hooks = excluded.hooks, subscriptions = excluded.subscriptions,
+         on_events = excluded.on_events
+   where (v.control, v.parameters, v.pinned, v.build_id, v.hooks, v.subscriptions) is distinct from
+         (excluded.control, excluded.parameters, excluded.pinned, excluded.build_id, excluded.hooks, excluded.subscriptions)
       or v.hash is null or v.seen_at is null or v.seen_at < now() - interval '30 seconds'
 ),
 named as (

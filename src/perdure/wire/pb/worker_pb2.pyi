@@ -289,6 +289,7 @@ class Workflow(_message.Message):
     HASH_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     control: _builtins.bytes
@@ -303,6 +304,8 @@ class Workflow(_message.Message):
     """Its runs stay with the version that they began with: they are only activated on workers that serve it."""
     hooks: _builtins.bytes
     """Which workflow starts when a run of it has ended, as JSON: {"failed": name, "success": name}. Empty: none does."""
+    subscriptions: _builtins.bytes
+    """Named events that start runs of it, as JSON of core/subscriptions.py; empty: none."""
     def __init__(
         self,
         *,
@@ -313,10 +316,11 @@ class Workflow(_message.Message):
         hash: _builtins.str = ...,
         pinned: _builtins.bool = ...,
         hooks: _builtins.bytes = ...,
+        subscriptions: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "hash", b"hash", "hooks", b"hooks", "name", b"name", "parameters", b"parameters", "pinned", b"pinned", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "hash", b"hash", "hooks", b"hooks", "name", b"name", "parameters", b"parameters", "pinned", b"pinned", "subscriptions", b"subscriptions", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
