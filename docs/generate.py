@@ -30,7 +30,7 @@ from perdure.app.setting_values import as_toml, struct_of
 from perdure.app.settings import ServerSettings
 from perdure.app.worker_settings import WorkerSettings
 from perdure.cli.reference import page as cli_page
-from perdure.core import commands, errors, events, lifecycle, limits, placement, retry
+from perdure.core import application_limits, commands, errors, events, lifecycle, limits, placement, retry
 from perdure.engine import engine
 from perdure.engine.commits import policy
 from perdure.engine.runs import transitions as run_phases
@@ -271,11 +271,15 @@ def limits_page() -> str:
         "",
         "## Fixed bounds",
         "",
-        "These are constants of `perdure.core.limits`. They are the same for every process of one version and cannot be set.",
+        "These are constants of `perdure.core.limits` and `perdure.core.application_limits`. They are the same for every process of one version and cannot be set.",
         "",
         "| name | default | meaning |",
         "|---|---|---|",
         *(f"| `{name}` | {getattr(limits, name):,} | {_sentence(text)} |" for name, text in documented(limits)),
+        *(
+            f"| `{name}` | {getattr(application_limits, name):,} | {_sentence(text)} |"
+            for name, text in documented(application_limits)
+        ),
         "",
         "## EngineSettings",
         "",

@@ -19,17 +19,17 @@ CLIENT: Final = ROOT / "src" / "perdure" / "sdk" / "client"
 SYNC: Final = {
     "Handle": "SyncHandle",
     "BulkHandle": "SyncBulkHandle",
-    "Schedules": "SyncSchedules",
-    "Versions": "SyncVersions",
-    "Approvals": "SyncApprovals",
+    "ScheduleClient": "SyncScheduleClient",
+    "VersionClient": "SyncVersionClient",
+    "ApprovalClient": "SyncApprovalClient",
     "ClientBase": "SyncClientBase",
 }
 OUTPUTS: Final = {
     "sync_handles.py": {"handles.py": "Handle", "bulk_jobs.py": "BulkHandle"},
     "sync_surface.py": {
-        "schedules.py": "Schedules",
-        "versions.py": "Versions",
-        "approvals.py": "Approvals",
+        "schedules.py": "ScheduleClient",
+        "versions.py": "VersionClient",
+        "approvals.py": "ApprovalClient",
         "base.py": "ClientBase",
     },
 }

@@ -132,7 +132,7 @@ async def test_a_call_from_another_loop_ends_in_its_time_while_the_loop_of_the_c
 
     async with Perdure(dsn, worker=False, tune_gc=False):
         waiting = asyncio.ensure_future(_in_thread(call))
-        await asyncio.sleep(0)
+        await asyncio.to_thread(int)  # it has begun
         release.wait(20)  # blocks this loop
         assert "no answer within 0.5 s" in await waiting
 

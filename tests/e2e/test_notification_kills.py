@@ -20,8 +20,8 @@ from standardwebhooks.webhooks import Webhook
 from perdure import Client
 from perdure.core.api import notifications as acts
 from perdure.core.api.notifications import PutNotificationRule
+from perdure.core.application_limits import NOTIFY_AT_ONCE_MAX
 from perdure.core.errors import PerdureError
-from perdure.core.limits import NOTIFY_AT_ONCE_MAX
 from tests.fakes.receivers import Received, Receiver, http_receiver
 from tests.fakes.waiting import until
 

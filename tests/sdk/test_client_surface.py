@@ -11,24 +11,24 @@ import pytest
 from perdure import Client, Perdure, SyncClient, SyncPerdure
 from perdure.core.api import ACTS
 from perdure.core.api.act import Act
-from perdure.sdk.client.approvals import Approvals
+from perdure.sdk.client.approvals import ApprovalClient
 from perdure.sdk.client.backend import Backend
 from perdure.sdk.client.base import ClientBase
 from perdure.sdk.client.bulk_jobs import BulkHandle, BulkOptions
 from perdure.sdk.client.handles import Handle
-from perdure.sdk.client.schedules import Schedules
+from perdure.sdk.client.schedules import ScheduleClient
 from perdure.sdk.client.sync_handles import SyncBulkHandle, SyncHandle
-from perdure.sdk.client.sync_surface import SyncApprovals, SyncClientBase, SyncSchedules, SyncVersions
-from perdure.sdk.client.versions import Versions
+from perdure.sdk.client.sync_surface import SyncApprovalClient, SyncClientBase, SyncScheduleClient, SyncVersionClient
+from perdure.sdk.client.versions import VersionClient
 from tests.fakes.client_calls import APPROVALS, BULK, CLIENT, HANDLE, SCHEDULES, VERSIONS, Call
 
 PAIRS = [
     (ClientBase, SyncClientBase),
     (Handle, SyncHandle),
     (BulkHandle, SyncBulkHandle),
-    (Schedules, SyncSchedules),
-    (Versions, SyncVersions),
-    (Approvals, SyncApprovals),
+    (ScheduleClient, SyncScheduleClient),
+    (VersionClient, SyncVersionClient),
+    (ApprovalClient, SyncApprovalClient),
 ]
 WITHOUT_TIMEOUT = {"schedules", "versions", "approvals", "loop", "bulk"}
 """Properties; `bulk` has it among its options."""
@@ -63,9 +63,9 @@ SECOND = {
     "run.signal_with_start": "Workflow.signal_with_start",
     "approval.delegate": "Approval.delegate",
     "link.create": "Approval.link, Promise.link",
-    "schedule.times": "Schedules.next, after schedule.get",
-    "schedule.fires": "Schedules.fires, after schedule.get",
-    "schedule.backfill": "Schedules.backfill, after schedule.get",
+    "schedule.times": "ScheduleClient.next, after schedule.get",
+    "schedule.fires": "ScheduleClient.fires, after schedule.get",
+    "schedule.backfill": "ScheduleClient.backfill, after schedule.get",
 }
 """Acts of a method that asks another one first, or of a key."""
 OTHER_DOORS = {
@@ -132,9 +132,9 @@ METHODS = [
     *_asks(_client, CLIENT),
     *_asks(lambda b: Handle(b, bytes(16), bytes), HANDLE),
     *_asks(lambda b: BulkHandle(b, "x"), BULK),
-    *_asks(Schedules, SCHEDULES),
-    *_asks(Versions, VERSIONS),
-    *_asks(Approvals, APPROVALS),
+    *_asks(ScheduleClient, SCHEDULES),
+    *_asks(VersionClient, VERSIONS),
+    *_asks(ApprovalClient, APPROVALS),
 ]
 
 
@@ -151,9 +151,9 @@ async def test_a_method_asks_its_act_in_its_time(make: Any, act: str, call: Any,
         (ClientBase, CLIENT),
         (Handle, HANDLE),
         (BulkHandle, BULK),
-        (Schedules, SCHEDULES),
-        (Versions, VERSIONS),
-        (Approvals, APPROVALS),
+        (ScheduleClient, SCHEDULES),
+        (VersionClient, VERSIONS),
+        (ApprovalClient, APPROVALS),
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )

@@ -15,8 +15,9 @@ from perdure.app import setting_values as values
 from perdure.app.connections import ConnectionBounds
 from perdure.app.process_settings import Format, Level, Named, ProcessSettings, Seconds, Switch, Words, checked, group
 from perdure.app.senders.settings import NotifySettings
+from perdure.core.application_limits import NOTIFY_TIMEOUT_S
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import NOTIFY_TIMEOUT_S, PAYLOAD_INLINE_BYTES, WEB_SESSION_IDLE_S, WEB_SESSION_S
+from perdure.core.limits import PAYLOAD_INLINE_BYTES, WEB_SESSION_IDLE_S, WEB_SESSION_S
 from perdure.engine.settings import EngineSettings
 from perdure.payloads.objects import payload_urls
 from perdure.server.auth import OidcSettings

@@ -11,14 +11,12 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 
+from perdure.core.error_excerpts import excerpt, shown_path
 from perdure.core.limits import ERROR_CHARS_MAX
-
-EXPR_SHOWN_CHARS_MAX: Final = 120
-"""Characters of an expression that its errors quote."""
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -128,9 +126,9 @@ class ExprError(InvalidInput):
         """Where in a template's value the text stands."""
 
     def __str__(self) -> str:
-        place = [f"in {_show_path(self.path)}"] if self.path else []
+        place = [f"in {shown_path(self.path)}"] if self.path else []
         if self.text:
-            place.append(f"at character {self.offset + 1} of `{_excerpt(self.text, self.offset)}`")
+            place.append(f"at character {self.offset + 1} of `{excerpt(self.text, self.offset)}`")
         return f"{self.message} ({', '.join(place)})" if place else self.message
 
 
@@ -491,16 +489,3 @@ def clip(text: str, limit: int = ERROR_CHARS_MAX) -> str:
         return text
     half = (limit - 40) // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters cut …\n{text[-half:]}"
-
-
-def _excerpt(text: str, offset: int) -> str:
-    """The text around an offset, on one line."""
-    if len(text) > EXPR_SHOWN_CHARS_MAX:
-        start = min(max(0, offset - EXPR_SHOWN_CHARS_MAX // 2), len(text) - EXPR_SHOWN_CHARS_MAX)
-        stop = start + EXPR_SHOWN_CHARS_MAX
-        text = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
-    return " ".join(text.split())
-
-
-def _show_path(path: tuple[str | int, ...]) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")

@@ -18,17 +18,17 @@ from urllib.parse import urlsplit
 import msgspec
 
 from perdure.core import ids
-from perdure.core.durations import DURATION_US_MAX, datetime_of
-from perdure.core.errors import InvalidInput, clip
-from perdure.core.limits import (
+from perdure.core.application_limits import (
     EMAIL_ADDRESSES_MAX,
     EMAIL_CHARS_MAX,
-    NAME_CHARS_MAX,
     NOTIFY_ATTEMPTS_MAX,
     NOTIFY_PAUSE_S_MAX,
     NOTIFY_URL_CHARS_MAX,
     NOTIFY_WORKFLOWS_MAX,
 )
+from perdure.core.durations import DURATION_US_MAX, datetime_of
+from perdure.core.errors import InvalidInput, clip
+from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.names import checked_name, escaped
 from perdure.core.suggestions import did_you_mean
 

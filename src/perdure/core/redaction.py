@@ -13,7 +13,7 @@ from re import sub
 from typing import Final
 from urllib.parse import quote, quote_plus
 
-from perdure.core.limits import SECRET_CHARS_MIN
+from perdure.core.application_limits import SECRET_CHARS_MIN
 
 _FRAME: Final = "-----"
 """How the first and last lines of keys and certificates begin: the same in all of them, and no secret."""

@@ -22,8 +22,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from perdure.core.application_limits import SECRET_NAME_CHARS_MAX
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import SECRET_NAME_CHARS_MAX
 from perdure.core.payloads import decode_tree, encode_tree
 
 KEY: Final = "$secret"

@@ -18,7 +18,7 @@ from perdure.core.errors import ApprovalRejected, Failure, InvalidInput, Perdure
 from perdure.core.json_schema import schema_problem
 from perdure.core.names import checked_name
 from perdure.sdk.client.backend import Backend, backend
-from perdure.sdk.client.keys import Decision, within
+from perdure.sdk.client.keys import ApprovalDecision, within
 from perdure.sdk.options import checked
 from perdure.sdk.payloads import Converter
 from perdure.sdk.payloads.schemas import schemas_of
@@ -158,11 +158,17 @@ class Approval(Generic[T]):
 
         Raises ApprovalClosed, ApprovalExpired, NotAssigned, NotFound, or InvalidInput for a value that does not fit the form.
         """
-        decision = Decision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         return await self.approve_on(backend(), run_id, value, decision, within_s=within(timeout))
 
     async def approve_on(
-        self, target: Backend, run_id: str, value: T | None, decision: Decision, *, within_s: float | None = None
+        self,
+        target: Backend,
+        run_id: str,
+        value: T | None,
+        decision: ApprovalDecision,
+        *,
+        within_s: float | None = None,
     ) -> bool:
         """`approve` through a client."""
         data = b"null" if value is None or self._converter is None else self._converter.encode(value)
@@ -172,17 +178,17 @@ class Approval(Generic[T]):
         self, run_id: str, *, by: str = "", comment: str = "", nth: int = 1, timeout: Duration | None = None
     ) -> bool:
         """Reject it. Returns and raises like `approve()`."""
-        decision = Decision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         return await self.reject_on(backend(), run_id, decision, within_s=within(timeout))
 
     async def reject_on(
-        self, target: Backend, run_id: str, decision: Decision, *, within_s: float | None = None
+        self, target: Backend, run_id: str, decision: ApprovalDecision, *, within_s: float | None = None
     ) -> bool:
         """`reject` through a client."""
         return await self._answer(target, run_id, None, decision, within_s)
 
     async def _answer(
-        self, target: Backend, run_id: str, approved: bytes | None, how: Decision, within_s: float | None
+        self, target: Backend, run_id: str, approved: bytes | None, how: ApprovalDecision, within_s: float | None
     ) -> bool:
         """`approved`: with this value; None: rejected."""
         name, value = self._nth(how.nth), b"null" if approved is None else approved
@@ -195,7 +201,7 @@ class Approval(Generic[T]):
 
     async def resolve_on(self, target: Backend, run_id: str, value: T, *, within_s: float | None = None) -> None:
         """`resolve` through a client."""
-        await self.approve_on(target, run_id, value, Decision(), within_s=within_s)
+        await self.approve_on(target, run_id, value, ApprovalDecision(), within_s=within_s)
 
     async def delegate(
         self, run_id: str, to: str, *, by: str = "", nth: int = 1, timeout: Duration | None = None

@@ -24,7 +24,7 @@ from perdure.sdk import registry
 from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.client.keys import within
-from perdure.sdk.client.schedules import Backfilled, Fire, Schedules
+from perdure.sdk.client.schedules import Backfilled, Fire, ScheduleClient
 from perdure.sdk.options import checked as checked_options
 from perdure.sdk.startable import Bound
 
@@ -168,5 +168,5 @@ class Schedule(Generic[R]):
         return list(await _stored().backfill(self.name, since, until, dry_run=dry_run, timeout=timeout))
 
 
-def _stored() -> Schedules:
-    return Schedules(backend())
+def _stored() -> ScheduleClient:
+    return ScheduleClient(backend())

@@ -7,8 +7,8 @@ from typing import Any
 
 from perdure.core import ids
 from perdure.core.api.notifications import NotificationItem, NotificationRule, PutNotificationRule
+from perdure.core.application_limits import NOTIFY_RULES_MAX
 from perdure.core.errors import Conflict
-from perdure.core.limits import NOTIFY_RULES_MAX
 from perdure.core.notifications import Notice, Status
 from perdure.engine.services.new_runs import NewRun
 from perdure.engine.services.outbox import Delivery, DueHook, NextNotification

@@ -375,6 +375,8 @@ MUTANTS = [
         "    if sim.day_and:\n",
         "    if True:\n",
         "core/schedules/test_cron_words.py",
+    ),
+    Mutant(
         "webhooks-any-time",
         "core/webhooks.py",
         "abs(now_s - claim.at_s) > WEBHOOK_SKEW_S",

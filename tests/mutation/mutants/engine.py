@@ -277,6 +277,8 @@ MUTANTS = [
         "        if pinned:\n            return None\n",
         "",
         "server/test_server_queries.py::test_a_run_that_is_pinned_is_queried_in_its_version_only",
+    ),
+    Mutant(
         "event-starts-one-bad-blocks-all",
         "engine/services/event_starts.py",
         "            await self._failed(start, str(e))\n",

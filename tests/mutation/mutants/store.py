@@ -508,6 +508,8 @@ MUTANTS = [
         "case when s.total <= :bytes_max then s.value end",
         "case when s.total <= :bytes_max or true then s.value end",
         "e2e/test_run_queries.py::test_states_beyond_the_limits_are_refused",
+    ),
+    Mutant(
         "event-start-claimed-twice",
         "store/sql/named_events.sql",
         "order by x.due_at, x.event_id limit :limit for update skip locked) d,",

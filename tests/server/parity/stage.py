@@ -131,7 +131,7 @@ async def stage(dsn: str) -> AsyncIterator[Stage]:
             one.perdure._backend.adopt(definition)
         await one.perdure.engine.refresh()
         api = one.server.api
-        one.perdure._backend.api = NamespaceApi(api, one.perdure.engine.ns, Caller(EMBEDDED, "default", "sdk"))  # type: ignore[attr-defined]
+        one.perdure._backend.acts.api = NamespaceApi(api, one.perdure.engine.ns, Caller(EMBEDDED, "default", "sdk"))  # type: ignore[attr-defined]
         new = [NewKey(name=role.value, role=role, created_by="test") for role in Role]
         keys = {key.role: (await api.ports.keys.create(key))[1] for key in new}
         one.http.headers["Authorization"] = f"Bearer {keys[Role.ADMIN]}"

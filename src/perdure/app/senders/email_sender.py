@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from perdure.core.application_limits import NOTIFY_TIMEOUT_S
 from perdure.core.durations import datetime_of
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import NOTIFY_TIMEOUT_S
 from perdure.core.notifications import Notice, headline, plain_text
 
 PORTS: Final = {"smtp": 587, "smtps": 465}

@@ -8,10 +8,10 @@ import msgspec
 
 from perdure.app import setting_values as values
 from perdure.app.senders.email_sender import parse_server
+from perdure.core.application_limits import NOTIFY_TIMEOUT_S
 from perdure.core.durations import to_us
 from perdure.core.egress import Egress
 from perdure.core.errors import InvalidInput
-from perdure.core.limits import NOTIFY_TIMEOUT_S
 
 
 class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):

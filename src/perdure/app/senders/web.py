@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from perdure.core.application_limits import NOTIFY_ANSWER_BYTES_MAX, NOTIFY_PAUSE_S_MAX, NOTIFY_TIMEOUT_S
 from perdure.core.egress import Egress
 from perdure.core.errors import AddressRefused
-from perdure.core.limits import NOTIFY_ANSWER_BYTES_MAX, NOTIFY_PAUSE_S_MAX, NOTIFY_TIMEOUT_S
 from perdure.core.notifications import CONTENT_TYPE, Notice, cloud_event, slack_message
 from perdure.core.version import VERSION
 from perdure.engine.services.outbox import Postponed, Rejected

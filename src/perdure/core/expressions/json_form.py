@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from perdure.core.errors import EXPR_SHOWN_CHARS_MAX, ExprError
+from perdure.core.error_excerpts import EXPR_SHOWN_CHARS_MAX
+from perdure.core.errors import ExprError
 from perdure.core.expressions.nodes import (
     INTEGER_MAX,
     CallNode,

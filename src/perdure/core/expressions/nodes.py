@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.errors import EXPR_SHOWN_CHARS_MAX
+from perdure.core.error_excerpts import EXPR_SHOWN_CHARS_MAX
 from perdure.core.expressions.values import Fault as Fault
 from perdure.core.expressions.values import Instant, TimeSpan
 from perdure.core.limits import EXPR_BYTES_MAX, EXPR_DEPTH_MAX, EXPR_STEPS_MAX

@@ -29,14 +29,14 @@ import msgspec
 
 from perdure.core import ids
 from perdure.core.api.notifications import NotificationItem, NotificationRule, PutNotificationRule
-from perdure.core.errors import Unavailable, clip
-from perdure.core.limits import (
+from perdure.core.application_limits import (
     NOTIFY_AT_ONCE_MAX,
     NOTIFY_DELIVERIES_MAX,
     NOTIFY_KEPT_S,
     NOTIFY_PENDING_MAX,
     NOTIFY_TIMEOUT_S,
 )
+from perdure.core.errors import Unavailable, clip
 from perdure.core.notifications import Notice, Status, is_last, pause_s
 from perdure.engine.counters import Counters
 from perdure.engine.events import EngineEvents

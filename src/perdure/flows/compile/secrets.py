@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.core.application_limits import SECRETS_PER_TASK_MAX
 from perdure.core.errors import ExprError, InvalidInput
 from perdure.core.expressions import Expr
 from perdure.core.expressions.template import SECRET, Template, secret_name, without_secrets
 from perdure.core.jobs import CONTAINER, PROCESS
-from perdure.core.limits import SECRETS_PER_TASK_MAX
 from perdure.core.secrets import SecretPlace, checked_secret_name
 from perdure.flows.compile.reading import SECRET_HINT, Reader, Scope, inner
 from perdure.flows.problems import Path

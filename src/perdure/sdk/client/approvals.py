@@ -20,7 +20,7 @@ PAGE_APPROVALS: Final = 200
 """Approvals of one page of `list()`."""
 
 
-class ApprovalInfo(msgspec.Struct, frozen=True, kw_only=True):
+class OpenApproval(msgspec.Struct, frozen=True, kw_only=True):
     """A question that a run asks."""
 
     run_id: str
@@ -35,7 +35,7 @@ class ApprovalInfo(msgspec.Struct, frozen=True, kw_only=True):
     deadline: datetime | None
 
 
-class Approvals:
+class ApprovalClient:
     """`client.approvals`: questions of runs that are open."""
 
     def __init__(self, backend: Backend) -> None:
@@ -43,7 +43,7 @@ class Approvals:
 
     async def list(
         self, *, assignee: str = "", workflow: str = "", run: str = "", timeout: Duration | None = None
-    ) -> AsyncIterator[ApprovalInfo]:
+    ) -> AsyncIterator[OpenApproval]:
         """Open questions, the oldest first.
 
         Args:
@@ -63,9 +63,9 @@ class Approvals:
                 return
 
 
-def _info(standing: Standing) -> ApprovalInfo:
+def _info(standing: Standing) -> OpenApproval:
     spec = standing.spec
-    return ApprovalInfo(
+    return OpenApproval(
         run_id=ids.text(standing.run_id),
         name=standing.name,
         workflow=standing.workflow,

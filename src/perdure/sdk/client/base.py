@@ -26,14 +26,14 @@ from perdure.core.calls import encode_json
 from perdure.core.durations import Duration, datetime_of, to_us, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.lifecycle import RunStatus
-from perdure.sdk.client.approvals import Approvals
+from perdure.sdk.client.approvals import ApprovalClient
 from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.bulk_jobs import BulkHandle, BulkOptions
 from perdure.sdk.client.flow_text import flow_text
 from perdure.sdk.client.handles import Handle
 from perdure.sdk.client.keys import (
+    ApprovalDecision,
     ApprovalKey,
-    Decision,
     EventKey,
     PromiseKey,
     QueryKey,
@@ -43,8 +43,8 @@ from perdure.sdk.client.keys import (
     read,
     within,
 )
-from perdure.sdk.client.schedules import Schedules
-from perdure.sdk.client.versions import Versions
+from perdure.sdk.client.schedules import ScheduleClient
+from perdure.sdk.client.versions import VersionClient
 from perdure.sdk.options import checked
 from perdure.sdk.payloads import Converter
 
@@ -102,19 +102,19 @@ class ClientBase:
     _backend: Backend
 
     @property
-    def schedules(self) -> Schedules:
-        """Schedules, by name."""
-        return Schedules(self._backend)
+    def schedules(self) -> ScheduleClient:
+        """ScheduleClient, by name."""
+        return ScheduleClient(self._backend)
 
     @property
-    def versions(self) -> Versions:
+    def versions(self) -> VersionClient:
         """Versions of workflows."""
-        return Versions(self._backend)
+        return VersionClient(self._backend)
 
     @property
-    def approvals(self) -> Approvals:
+    def approvals(self) -> ApprovalClient:
         """Open approvals."""
-        return Approvals(self._backend)
+        return ApprovalClient(self._backend)
 
     @overload
     async def start(self, workflow: BoundWorkflow[R], *, timeout: Duration | None = None) -> Handle[R]: ...
@@ -220,7 +220,7 @@ class ClientBase:
         timeout: Duration | None = None,
     ) -> bool:
         """Approve a question of a run; see `Approval.approve`. Returns True when this decides it."""
-        decision = Decision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         form: Any = value  # None: it has none
         return await approval.approve_on(self._backend, run, form, decision, within_s=within(timeout))
 
@@ -235,7 +235,7 @@ class ClientBase:
         timeout: Duration | None = None,
     ) -> bool:
         """Reject a question of a run; see `Approval.reject`. Returns True when this decides it."""
-        decision = Decision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         return await approval.reject_on(self._backend, run, decision, within_s=within(timeout))
 
     async def emit(self, event: EventKey[T], value: T, *, key: str = "", timeout: Duration | None = None) -> bool:

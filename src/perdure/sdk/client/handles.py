@@ -35,8 +35,8 @@ from perdure.core.lifecycle import RunStatus
 from perdure.core.work import Outcome, RunView
 from perdure.sdk.client.backend import Backend
 from perdure.sdk.client.keys import (
+    ApprovalDecision,
     ApprovalKey,
-    Decision,
     PromiseKey,
     QueryKey,
     SignalKey,
@@ -188,7 +188,7 @@ class Handle(Generic[R_co]):
         timeout: Duration | None = None,
     ) -> bool:
         """Approve a question of the run; see `Approval.approve`."""
-        decision = Decision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         form: Any = value  # None: it has none
         return await approval.approve_on(self._backend, self.id, form, decision, within_s=within(timeout))
 
@@ -202,7 +202,7 @@ class Handle(Generic[R_co]):
         timeout: Duration | None = None,
     ) -> bool:
         """Reject a question of the run; see `Approval.reject`."""
-        decision = Decision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         return await approval.reject_on(self._backend, self.id, decision, within_s=within(timeout))
 
     async def events(self, after: int = 0, *, timeout: Duration | None = None) -> AsyncIterator[Event]:

@@ -19,7 +19,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
     """How an approval is answered, beside its value."""
 
     by: str = ""
@@ -86,13 +86,13 @@ class ApprovalKey(Protocol[T_contra]):
         target: Backend,
         run_id: str,
         value: T_contra,
-        decision: Decision,
+        decision: ApprovalDecision,
         *,
         within_s: float | None = None,
     ) -> bool: ...
 
     async def reject_on(
-        self, target: Backend, run_id: str, decision: Decision, *, within_s: float | None = None
+        self, target: Backend, run_id: str, decision: ApprovalDecision, *, within_s: float | None = None
     ) -> bool: ...
 
 

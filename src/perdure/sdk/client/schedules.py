@@ -61,7 +61,7 @@ class ScheduleKey(Protocol):
     async def apply_on(self, target: Backend, *, within_s: float | None = None) -> ScheduleView: ...
 
 
-class Schedules:
+class ScheduleClient:
     """`client.schedules`: apply schedules of your code, and control those that are stored, by name."""
 
     def __init__(self, backend: Backend) -> None:

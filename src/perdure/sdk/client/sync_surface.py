@@ -13,7 +13,7 @@ from perdure.core.api.schedules import (
 )
 from perdure.core.api.versions import WorkflowVersions
 from perdure.core.durations import Duration
-from perdure.sdk.client.approvals import ApprovalInfo, Approvals
+from perdure.sdk.client.approvals import ApprovalClient, OpenApproval
 from perdure.sdk.client.base import BoundWorkflow, ClientBase, RunInfo, StartableWorkflow
 from perdure.sdk.client.bulk_jobs import BulkOptions
 from perdure.sdk.client.keys import (
@@ -26,9 +26,9 @@ from perdure.sdk.client.keys import (
     UpdateKey,
 )
 from perdure.sdk.client.loop_calls import LoopCalls
-from perdure.sdk.client.schedules import Backfilled, Fire, ScheduleKey, Schedules
+from perdure.sdk.client.schedules import Backfilled, Fire, ScheduleClient, ScheduleKey
 from perdure.sdk.client.sync_handles import SyncBulkHandle, SyncHandle
-from perdure.sdk.client.versions import Versions
+from perdure.sdk.client.versions import VersionClient
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,10 +37,10 @@ V = TypeVar("V")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class SyncSchedules:
-    """`Schedules`, blocking."""
+class SyncScheduleClient:
+    """`ScheduleClient`, blocking."""
 
-    def __init__(self, loop: LoopCalls, client: Schedules) -> None:
+    def __init__(self, loop: LoopCalls, client: ScheduleClient) -> None:
         self._loop, self._client = loop, client
 
     def apply(self, schedule: ScheduleKey, *, timeout: Duration | None = None) -> ScheduleView:
@@ -86,10 +86,10 @@ class SyncSchedules:
         return self._loop.call(self._client.backfill(name, since, until, dry_run=dry_run, timeout=timeout))
 
 
-class SyncVersions:
-    """`Versions`, blocking."""
+class SyncVersionClient:
+    """`VersionClient`, blocking."""
 
-    def __init__(self, loop: LoopCalls, client: Versions) -> None:
+    def __init__(self, loop: LoopCalls, client: VersionClient) -> None:
         self._loop, self._client = loop, client
 
     def get(self, workflow: str, *, timeout: Duration | None = None) -> WorkflowVersions:
@@ -118,15 +118,15 @@ class SyncVersions:
         return self._loop.call(self._client.move_runs(workflow, version, to, timeout=timeout))
 
 
-class SyncApprovals:
-    """`Approvals`, blocking."""
+class SyncApprovalClient:
+    """`ApprovalClient`, blocking."""
 
-    def __init__(self, loop: LoopCalls, client: Approvals) -> None:
+    def __init__(self, loop: LoopCalls, client: ApprovalClient) -> None:
         self._loop, self._client = loop, client
 
     def list(
         self, *, assignee: str = "", workflow: str = "", run: str = "", timeout: Duration | None = None
-    ) -> Iterator[ApprovalInfo]:
+    ) -> Iterator[OpenApproval]:
         """Open questions, the oldest first.
 
         Args:
@@ -145,19 +145,19 @@ class SyncClientBase:
         self._loop, self._client = loop, client
 
     @property
-    def schedules(self) -> SyncSchedules:
-        """Schedules, by name."""
-        return SyncSchedules(self._loop, self._client.schedules)
+    def schedules(self) -> SyncScheduleClient:
+        """ScheduleClient, by name."""
+        return SyncScheduleClient(self._loop, self._client.schedules)
 
     @property
-    def versions(self) -> SyncVersions:
+    def versions(self) -> SyncVersionClient:
         """Versions of workflows."""
-        return SyncVersions(self._loop, self._client.versions)
+        return SyncVersionClient(self._loop, self._client.versions)
 
     @property
-    def approvals(self) -> SyncApprovals:
+    def approvals(self) -> SyncApprovalClient:
         """Open approvals."""
-        return SyncApprovals(self._loop, self._client.approvals)
+        return SyncApprovalClient(self._loop, self._client.approvals)
 
     @overload
     def start(self, workflow: BoundWorkflow[R], *, timeout: Duration | None = None) -> SyncHandle[R]: ...

@@ -10,7 +10,7 @@ from perdure.sdk.client.backend import Backend
 from perdure.sdk.client.keys import within
 
 
-class Versions:
+class VersionClient:
     """`client.versions`: which version of a workflow new runs get, and which ones still have runs."""
 
     def __init__(self, backend: Backend) -> None:

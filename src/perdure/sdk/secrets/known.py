@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from perdure.core.limits import SECRETS_KNOWN_MAX
+from perdure.core.application_limits import SECRETS_KNOWN_MAX
 from perdure.core.redaction import Redactor
 
 REDACTORS_MAX: Final = 256

@@ -12,8 +12,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
+from perdure.core.application_limits import SECRET_BYTES_MAX, SECRET_PROVIDERS_MAX
 from perdure.core.errors import InvalidInput, SecretMissing, SecretUnavailable
-from perdure.core.limits import SECRET_BYTES_MAX, SECRET_PROVIDERS_MAX
 from perdure.core.secrets import variable_of
 from perdure.core.suggestions import did_you_mean
 

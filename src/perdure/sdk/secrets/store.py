@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic  # bound here, before workflow guards wrap it
 from typing import Any
 
-from perdure.core.errors import PerdureError, SecretMissing, SecretUnavailable
-from perdure.core.limits import (
+from perdure.core.application_limits import (
     SECRET_BYTES_MAX,
     SECRET_CACHE_S,
     SECRET_CALL_S,
@@ -21,6 +20,7 @@ from perdure.core.limits import (
     SECRET_CHARS_MIN,
     SECRETS_CACHED_MAX,
 )
+from perdure.core.errors import PerdureError, SecretMissing, SecretUnavailable
 from perdure.core.secrets import checked_secret_name, variable_of
 from perdure.sdk.secrets.known import known
 from perdure.sdk.secrets.providers import DEFAULT, PROVIDERS_VARIABLE, SecretProvider, load, provider_names

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from perdure.core.application_limits import SECRETS_PER_TASK_MAX
 from perdure.core.errors import InvalidInput, PerdureError, SecretExposed, SecretMissing, WorkflowRuleBroken
-from perdure.core.limits import SECRETS_PER_TASK_MAX
 from perdure.core.secrets import filled, filled_spec, names_of
 from perdure.executors.port import Job, JobRefused, JobSecrets
 from perdure.sdk.secrets.known import known

@@ -18,8 +18,9 @@ from perdure.core.api.notifications import (
     PutNotificationRule,
     RetryNotifications,
 )
+from perdure.core.application_limits import NOTIFY_URL_CHARS_MAX, NOTIFY_WORKFLOWS_MAX
 from perdure.core.durations import to_us
-from perdure.core.limits import NAME_CHARS_MAX, NOTIFY_URL_CHARS_MAX, NOTIFY_WORKFLOWS_MAX
+from perdure.core.limits import NAME_CHARS_MAX
 from perdure.core.notifications import KINDS
 from perdure.server.rest import models as m
 from perdure.server.rest import views
