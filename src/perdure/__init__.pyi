@@ -1,5 +1,7 @@
 from perdure import errors as errors
 from perdure.app.embedded import Perdure as Perdure
+from perdure.app.notebook import close as close
+from perdure.app.notebook import open as open
 from perdure.app.sync import SyncClient as SyncClient
 from perdure.app.sync import SyncPerdure as SyncPerdure
 from perdure.app.sync import sync_client as sync_client

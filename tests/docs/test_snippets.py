@@ -17,6 +17,7 @@ import asyncpg
 import pytest
 
 from tests.docs.pages import Block, all_pages, blocks_of, matches, name_of
+from tests.fakes.pytest_plugin import plugin_options
 
 MARK = "\x1e"
 PAGE_S_MAX = 50
@@ -63,7 +64,7 @@ def run_python(page: Path, blocks: list[Block], directory: Path, dsn: str) -> No
     command = [sys.executable, str(module)]
     if has_tests:
         (directory / "pytest.ini").write_text(PYTEST_INI)
-        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", module.name]
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *plugin_options(), module.name]
     done = subprocess.run(
         command, cwd=directory, env=environment(dsn), capture_output=True, text=True, timeout=PAGE_S_MAX, check=False
     )

@@ -127,7 +127,7 @@ async def test_an_answer_after_the_decision_says_who_decided(dsn: str) -> None:
     async with TestEnv(dsn) as env:
         handle = await env.start(slow_flow)
         await go.approve(handle.id, by="ada")
-        await env._settle()
+        await env.settle()
         with pytest.raises(ApprovalClosed, match="approved by ada"):
             await go.reject(handle.id, by="ben")
 
@@ -322,7 +322,7 @@ async def test_a_node_of_kind_approval_takes_votes_and_no_signal_past_its_assign
         await env.deploy(GRAPH)
         handle = await env.start(flow("e2e_graph_asks"))
         await Signal("sign", bool).send(handle.id, True)
-        await env._settle()
+        await env.settle()
         assert await handle.status() == "running", "a signal is not the answer of an assignee"
         with pytest.raises(NotAssigned):
             await sign.approve(handle.id, by="eve")
@@ -355,9 +355,9 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
             api = NamespaceApi(env.client.api, env.client.engine.ns, operator)
             forgery = ResolvePromise(handle.id, "e2e_signed", forged)
             await api.call(messages.RESOLVE, forgery)
-            await env._settle()
+            await env.settle()
             await go_on.send(handle.id, True)
-            await env._settle()
+            await env.settle()
             assert await handle.status() == "running", "it waits for ada"
             with pytest.raises(Forbidden):
                 await api.call(messages.RESOLVE, forgery)
@@ -366,7 +366,7 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
                 ids.parse(handle.id), api.ns, "e2e_signed", body, authorized=False
             )
             assert posted == (True, False), "the approval is open by now: an earlier check does not count"
-            await env._settle()
+            await env.settle()
             assert await handle.status() == "running"
             assert await signed.approve(handle.id, by="ada") is True
             assert await handle.result("10s") in ("signed", {"done": "signed"})
@@ -381,7 +381,7 @@ async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> 
             body = encode_message(PromiseMessage("e2e_signed", b"true"))
             await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", engine.ns, run, body)
         engine.events.message_sent.publish(run)
-        await env._settle()
+        await env.settle()
         assert await handle.status() == "running"
         await env.client._backend.call(messages.RESOLVE, ResolvePromise(handle.id, "e2e_signed", b"true"))
         assert await handle.result("10s") == "signed"

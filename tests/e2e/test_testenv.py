@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Promise, Retry, Signal, TestEnv, flow, task, wf, workflow
+from perdure import NamedEvent, Promise, Retry, Signal, TestEnv, flow, task, wf, workflow
 from perdure.errors import ChildFailed, InvalidInput, PerdureError, RunFailed
 from tests.fakes.waiting import turns
 
@@ -51,6 +51,17 @@ async def ticks(n: int) -> list[int]:
 @workflow(name="env_forever")
 async def forever(x: int) -> int:
     return await poke.next()
+
+
+rung = NamedEvent("env_rung", str)
+
+
+@workflow(name="env_hears")
+async def hears(x: int) -> str:
+    try:
+        return await rung.wait(timeout="1d")
+    except TimeoutError:
+        return "silence"
 
 
 async def test_run_skips_sleeps_and_retry_delays() -> None:
@@ -115,7 +126,7 @@ async def test_an_async_mock_is_awaited() -> None:
 
 
 async def test_run_says_that_a_workflow_waits_for_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.testing.env.INPUT_S", 0.2)
+    monkeypatch.setattr("perdure.testing.clockwork.INPUT_S", 0.2)
     async with TestEnv() as env:
         with pytest.raises(PerdureError, match=r"env_forever waits for a signal.*env\.start"):
             await env.run(forever, 1)
@@ -216,3 +227,106 @@ async def test_what_cannot_be_mocked_is_refused() -> None:
                 env.mock(target, lambda: None)
         with pytest.raises(InvalidInput, match="cannot be called"):
             env.mock(child, ["a"])  # type: ignore[call-overload]
+
+
+async def test_a_mock_returns_raises_and_records_its_calls() -> None:
+    async with TestEnv() as env:
+        with env.mock(fetch, returns=4) as returned:
+            assert await env.run(patient, "abc") == "4 after 30 days"
+        with env.mock(fetch, raises=OSError("down")) as raising:
+            with pytest.raises(RunFailed, match="down"):
+                await env.run(patient, "abc")
+        with env.mock("env_fetch", calls=len) as called:
+            assert await env.run(patient, "abcd") == "4 after 30 days"
+        assert returned.calls == [(("abc",), {})]
+        assert (returned.call_count, raising.call_count, called.call_count) == (1, 3, 1)
+        with pytest.raises(RunFailed, match="the real task must not run"):  # every mock has ended
+            await env.run(patient, "abc")
+        env.assert_mocks_used()
+        unused = env.mock(child, returns=[])
+        unused.assert_not_called()
+        with pytest.raises(AssertionError, match="the mock of env_child was not called"):
+            unused.assert_called()
+        with pytest.raises(AssertionError, match="mocks that were not called: env_child"):
+            env.assert_mocks_used()
+
+
+async def test_of_two_mocks_the_last_counts_and_the_first_is_back_when_it_ends() -> None:
+    async with TestEnv() as env:
+        outer = env.mock(fetch, returns=1)
+        with env.mock(fetch, returns=2):
+            assert await env.run(patient, "abc") == "2 after 30 days"
+        assert await env.run(patient, "abc") == "1 after 30 days"
+        assert outer.call_count == 1
+
+
+async def test_the_calls_of_a_mocked_child_are_recorded_once_for_each_run() -> None:
+    async def fake(order: str, copies: int = 1) -> list[str]:
+        with pytest.raises(TimeoutError):
+            await ok.wait(timeout="1d")
+        return [order]
+
+    async with TestEnv() as env:
+        mock = env.mock(child, fake)
+        handle = await env.start(parent, "ink")
+        env.client.engine.eviction.release_all()  # the rest of the run begins with a replay
+        await env.advance("2d")
+        assert await handle.result("5s") == "ink"
+        assert mock.calls == [(("ink", 2), {})]
+
+
+async def test_a_mock_of_a_name_ends_and_what_is_deployed_is_back() -> None:
+    async with TestEnv() as env:
+        await env.deploy({"flow": "env_elsewhere", "tasks": {"a": {"value": 1}}, "output": "${ 1 }"})
+        with env.mock(flow("env_elsewhere"), returns=9) as mock:
+            assert await env.run(calls_by_name, "monday") == 9
+        assert mock.calls == [((), {"day": "monday"})]
+        assert await env.run(calls_by_name, "monday") == 1
+
+
+async def test_built_in_tasks_of_flows_are_mocked_without_a_network_or_an_executor() -> None:
+    tasks = {
+        "page": {"http": {"url": "https://example.org/prices"}},
+        "listed": {"run": ["ls", "-l"], "depends_on": ["page"]},
+        "counted": {"job": {"executor": "kubernetes", "spec": {"image": "etl:7"}}, "depends_on": ["listed"]},
+    }
+    async with TestEnv() as env:
+        await env.deploy(
+            {"flow": "env_outside", "tasks": tasks, "output": ["${ page.body }", "${ listed }", "${ counted }"]}
+        )
+        page = env.mock("perdure.http", returns={"status": 200, "headers": {}, "body": "dear"})
+        command = env.mock("perdure.run", lambda **spec: spec["command"])
+        job = env.mock("perdure.job.kubernetes", returns=7)
+        assert await env.run(flow("env_outside")) == ["dear", ["ls", "-l"], 7]
+        assert "https://example.org/prices" in page.calls[0].args
+        assert (command.call_count, job.calls[0].kwargs) == (1, {"spec": {"image": "etl:7"}})
+
+
+async def test_a_mock_is_given_in_one_way() -> None:
+    async with TestEnv() as env:
+        for given in ({}, {"returns": 1, "raises": OSError}, {"calls": len, "returns": 1}):
+            with pytest.raises(InvalidInput, match="a mock is given in one way"):
+                env.mock(fetch, **given)  # type: ignore[call-overload]
+
+
+async def test_a_named_event_is_delivered_before_time_moves_on() -> None:
+    async with TestEnv() as env:
+        handle = await env.start(hears, 1)
+        await rung.emit("loud")
+        await env.advance("2d")
+        assert await handle.result("5s") == "loud"
+
+
+async def test_tasks_that_keep_time_from_moving_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.testing.clockwork.SETTLE_S", 0.2)
+    never = asyncio.Event()
+
+    async def hang(url: str) -> int:
+        await never.wait()
+        return 1
+
+    async with TestEnv() as env:
+        env.mock(fetch, hang)
+        with pytest.raises(PerdureError, match="time cannot move.*Running tasks: env_fetch"):
+            await env.start(patient, "abc")
+        never.set()

@@ -94,5 +94,6 @@ async def outside() -> None:
         await perdure.start(child, "x")  # error
     async with TestEnv() as env:
         env.mock(fetch, lambda url: 3)  # error
+        env.mock(fetch, returns=3)  # error
         await env.run(child, "x")  # error
     print(handle, length)

@@ -36,6 +36,7 @@ from perdure import (
     workflow,
 )
 from perdure.errors import ChildFailed, Failure, PerdureError, RunCancelled, RunFailed, TaskError, TaskFailed
+from perdure.testing import DrivenRun, Mock, SyncTestEnv
 
 
 @dataclass
@@ -279,11 +280,26 @@ async def test_crawl() -> None:
     async with TestEnv() as env:
         env.mock(fetch, lambda url: Page(url, 3))
         env.mock(words_of, async_words)
+        with env.mock(fetch, returns=Page("a", 3)) as mock:
+            assert_type(mock, Mock)
+            assert_type(mock.call_count, int)
+        env.mock(fetch, raises=OSError)
+        env.mock("perdure.http", returns={"status": 200})
+        assert_type(await env.crash_everywhere(child.bind(5), drive=drive), str)
         handle = await env.start(crawl, ["a"])
         assert_type(handle, Handle[str])
         await env.advance("1d")
         assert_type(await env.run(child, 5), str)
     await replay(crawl, histories="tests/histories/*.json")
+
+
+def sync_test(env: SyncTestEnv) -> None:
+    assert_type(env.run(child, 5), str)
+    assert_type(env.start(child, 5), SyncHandle[str])
+
+
+async def drive(run: DrivenRun[str]) -> None:
+    await steer.send(run.id, "left")
 
 
 async def async_words(page: Page) -> int:

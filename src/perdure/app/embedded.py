@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from time import monotonic  # bound here, before workflow guards wrap it
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -78,6 +78,8 @@ class Perdure(ClientBase):
         options: see PerdureOptions.
     """
 
+    _worker_type: ClassVar[type[Worker]] = Worker
+
     def __init__(self, dsn: str | None = None, **options: Unpack[PerdureOptions]) -> None:
         given = checked("Perdure()", PerdureOptions, options)
         self._dsn = dsn
@@ -98,7 +100,7 @@ class Perdure(ClientBase):
     def _new_worker(self, given: PerdureOptions) -> Worker:
         database = self._dsn or os.environ.get("PERDURE_DSN") or os.getcwd()
         verbs = VerbOptions(services=given.get("services"), http_allow=given.get("http_allow"))
-        return Worker(
+        return self._worker_type(
             Capacity(
                 slots=given.get("slots", SLOTS_DEFAULT),
                 threads=given.get("threads", THREADS_DEFAULT),
@@ -115,10 +117,10 @@ class Perdure(ClientBase):
 
     async def __aenter__(self) -> Self:
         dsn = self._dsn or os.environ.get("PERDURE_DSN") or await self._private_dsn()
-        await (migrate(dsn) if self._auto_migrate else check(dsn))
+        await self._check_schema(dsn)
         if self.worker is not None:
             self.worker.refresh()
-        self.store = PostgresStore(dsn)
+        self.store = self._new_store(dsn)
         await self.store.open()
         self.engine = Engine(engine_stores(self.store), self.worker, self.settings)
         self.api = Api(
@@ -139,6 +141,12 @@ class Perdure(ClientBase):
             self._gc.slow_down()
         await self._apply_schedules()
         return self
+
+    async def _check_schema(self, dsn: str) -> None:
+        await (migrate(dsn) if self._auto_migrate else check(dsn))
+
+    def _new_store(self, dsn: str) -> PostgresStore:
+        return PostgresStore(dsn)
 
     async def _take_over_jobs(self, worker: Worker) -> None:
         """Jobs that an earlier process left on this machine go on, unless another attempt has taken their place."""

@@ -16,6 +16,7 @@ from perdure.cli.render import (
     Item,
     ago,
     duration,
+    flat,
     local_time,
     pretty,
     seconds_between,
@@ -36,6 +37,8 @@ UNDO_SHOWN_MAX = 10
 TASKS_SHOWN_MAX = 500
 ATTEMPTS_SHOWN_MAX = 5
 """Failed attempts of one task, the last ones."""
+BAR_CHARS = 20
+"""Width of the bar of a task that says how far it is."""
 LINES_MAX = 60
 """Lines of tasks."""
 OUR_FRAME = re.compile(r'^  File "[^"\n]*/perdure/(?:sdk|core|app)/[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
@@ -267,6 +270,8 @@ def _add_task(tree: Any, task: Item, failed: Sequence[Item] = (), *, numbered: b
     for remark in task_remarks(task):
         line.append(f"  {remark}", style="dim")
     branch = tree.add(line)
+    if task.get("progress") and not task.get("finished_at"):
+        branch.add(progress_line(task["progress"]))
     for attempt in failed[-ATTEMPTS_SHOWN_MAX:]:
         branch.add(Text(attempt_line(attempt), style="dim"))
     if task.get("error") and word != "success":
@@ -276,6 +281,29 @@ def _add_task(tree: Any, task: Item, failed: Sequence[Item] = (), *, numbered: b
         blocked.append("blocks the event loop of its worker here:\n", style="yellow")
         blocked.append(str(task["blocked"]).rstrip(), style="dim")
         branch.add(blocked)
+
+
+def progress_line(progress: Item) -> Text:
+    """`━━━━━━━━━━          50%  5/10  reading b.csv`; without a total only the count."""
+    from rich.text import Text
+
+    done, total = progress["done"], progress.get("total")
+    line = Text()
+    if total:
+        share = min(done / total, 1.0)
+        filled = int(share * BAR_CHARS)
+        line.append("━" * filled, style="green")
+        line.append("━" * (BAR_CHARS - filled), style="bright_black")
+        line.append(f" {int(share * 100)}%")
+    counted = f"{_count(done)}/{_count(total)}" if total else _count(done)
+    line.append(f"  {counted}" if total else counted)
+    if progress.get("text"):
+        line.append(f"  {flat(progress['text'])}", style="dim")
+    return line
+
+
+def _count(n: float) -> str:
+    return f"{int(n):,}" if n == int(n) else f"{n:,.1f}"
 
 
 def attempt_line(a: Item) -> str:

@@ -167,6 +167,8 @@ SCHEMA_BYTES_MAX: Final = 8 * 1024
 """Bytes of the JSON Schema that a worker publishes of what a workflow takes; a longer one is left out, and forms take JSON."""
 DETAILS_BYTES_MAX: Final = 16 * 1024
 """Bytes of the JSON given to `attempt().heartbeat(details)`."""
+PROGRESS_TEXT_CHARS_MAX: Final = 200
+"""Characters kept of the text given to `attempt().progress(done, total, text)`."""
 BLOCKED_STACK_CHARS_MAX: Final = 4_000
 """Characters kept of the stack that holds a worker's event loop; the innermost frames are kept."""
 HTTP_ALLOW_MAX: Final = 1_000

@@ -243,6 +243,16 @@ class Engine:
             # Else their rows stay with this session until its lease runs out: time enough to take them to another engine.
             await self.lease.leave()
 
+    def abandon(self) -> list[asyncio.Task[None]]:
+        """Tests only: end as a killed process does. Nothing is written or handed back, memory is lost, and the session stays until it is
+        reaped. Returns what is being cancelled."""
+        stopped = [*self._tasks, *self.background.tasks, *self.inbox.tasks]
+        for task in stopped:
+            task.cancel()
+        self.session.lose()
+        self.events.session_lost.publish()
+        return stopped
+
     async def _leave_running(self) -> None:
         """Tasks continue on their workers, which reconnect to another engine."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core.api.runs import TaskItem
+from perdure.core.progress import split_progress
 from perdure.store.words import task_status
 
 
@@ -29,6 +30,7 @@ def ended_task(r: Any) -> TaskItem:
 
 def queued_task(r: Any) -> TaskItem:
     pending = r["status"] == "pending"
+    progress, details = split_progress(r["details"] or b"")
     return TaskItem(
         id=r["id"],
         seq=r["seq"],
@@ -42,7 +44,8 @@ def queued_task(r: Any) -> TaskItem:
         run_at_us=r["run_at"] if pending else None,
         error=r["error"],
         worker=r["worker"],
-        details=r["details"] or b"",
+        details=details,
+        progress=progress,
         blocked=r["blocked"],
         node=r["node"],
     )

@@ -10,12 +10,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
+from perdure.store.connections import connect
 from perdure.store.migrate import migrate
+from perdure.store.partitions import create_ahead
 
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 """A test database need not survive the machine; everything else about it is real."""
 _TEMPLATE = "perdure_template"
+_MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 6 << 30
+"""Free bytes of memory from which on databases of tests are in memory."""
 
 
 class Scratch:
@@ -30,7 +36,7 @@ class Scratch:
         async with self._lock:
             if self._cluster is None:
                 self._cluster = await asyncio.to_thread(_start)
-                await migrate(self._cluster.create_database(_TEMPLATE))
+                await _prepared(self._cluster.create_database(_TEMPLATE))
         name = f"test_{secrets.token_hex(6)}"
         return await asyncio.to_thread(self._cluster.create_database, name, template=_TEMPLATE), name
 
@@ -39,8 +45,26 @@ class Scratch:
         await asyncio.to_thread(self._cluster.drop_database, name)
 
 
+async def _prepared(dsn: str) -> None:
+    """With the partitions that an engine makes before its first write, which takes longer than all else that it does then."""
+    await migrate(dsn)
+    connection = await connect(dsn)
+    try:
+        await create_ahead(connection, EngineSettings().partitions_ahead_days)
+    finally:
+        await connection.close()
+
+
+def _in_memory() -> Path | None:
+    """Where files are memory, if there is room: a database has hundreds of files, and each test makes and drops one."""
+    try:
+        return _MEMORY if shutil.disk_usage(_MEMORY).free >= MEMORY_BYTES_MIN else None
+    except OSError:
+        return None
+
+
 def _start() -> PrivateCluster:
-    directory = Path(tempfile.mkdtemp(prefix="perdure-test-"))
+    directory = Path(tempfile.mkdtemp(prefix="perdure-test-", dir=_in_memory()))
     directory.chmod(0o755)  # the server may run as another user than this process
     cluster = PrivateCluster(directory / "pg", settings=_FAST)
     cluster.start()

@@ -10,6 +10,7 @@ from perdure.core.access import Permission
 from perdure.core.api.act import Act, RunRef
 from perdure.core.api.timeline import Segment
 from perdure.core.events import Recorded
+from perdure.core.progress import TaskProgress
 from perdure.core.undo import UndoableTask
 from perdure.core.wait_reasons import WaitReason
 from perdure.core.work import LogLine, Outcome, RunView, StartRequest
@@ -195,6 +196,8 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     worker: str | None = None
     details: bytes = b""
+    progress: TaskProgress | None = None
+    """How far the task said that it is."""
     blocked: str | None = None
     node: str | None = None
     """The node of a flow that it belongs to, with its place in a spread."""

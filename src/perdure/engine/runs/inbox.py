@@ -134,14 +134,17 @@ class InboxWriter:
         self._closed = True
         try:
             while not self.is_idle:
-                await asyncio.gather(
-                    *self._following, *([self._writing] if self._writing else []), return_exceptions=True
-                )
+                await asyncio.gather(*self.tasks, return_exceptions=True)
         finally:
-            for task in (*self._following, *([self._writing] if self._writing else [])):
+            for task in self.tasks:
                 task.cancel()
             for message in [*self._waiting, *(p for messages in self._unplaced.values() for p in messages)]:
                 message.refuse(Unavailable("this engine has closed; the message was not sent"))
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What it does in the background."""
+        return [*self._following, *([self._writing] if self._writing else [])]
 
     def _write_soon(self) -> None:
         if self._writing is None:

@@ -31,6 +31,7 @@ from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.bulk_jobs import BulkHandle, BulkOptions
 from perdure.sdk.client.flow_text import flow_text
 from perdure.sdk.client.handles import Handle
+from perdure.sdk.client.html import run_html
 from perdure.sdk.client.keys import (
     ApprovalDecision,
     ApprovalKey,
@@ -91,6 +92,9 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Its search attributes."""
     stuck: str | None = None
     """Why an active run cannot go on."""
+
+    def _repr_html_(self) -> str:
+        return run_html(self)
 
 
 class ClientBase:

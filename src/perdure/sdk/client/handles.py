@@ -34,6 +34,7 @@ from perdure.core.errors import (
 from perdure.core.lifecycle import RunStatus
 from perdure.core.work import Outcome, RunView
 from perdure.sdk.client.backend import Backend
+from perdure.sdk.client.html import handle_html
 from perdure.sdk.client.keys import (
     ApprovalDecision,
     ApprovalKey,
@@ -69,6 +70,9 @@ class Handle(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"Handle({self.id})"
+
+    def _repr_html_(self) -> str:
+        return handle_html(self.id, self.key)
 
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the end. Raises RunFailed or RunCancelled.

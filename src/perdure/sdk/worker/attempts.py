@@ -10,10 +10,11 @@ from perdure.core import ids
 from perdure.core.durations import Duration, to_us
 from perdure.core.errors import PayloadMismatch, PayloadTooLarge, PerdureError
 from perdure.core.limits import DETAILS_BYTES_MAX
+from perdure.core.progress import TaskProgress, checked_progress, with_progress
 from perdure.core.work import Assignment, Beat
 from perdure.sdk.captured_output import OutputBuffer, OutputSink
 from perdure.sdk.payloads.converters import _ENCODER as JSON
-from perdure.sdk.secrets.known import redacted_data
+from perdure.sdk.secrets.known import redacted, redacted_data
 
 CLEANUP_S = 30.0
 """Clean-up time of an attempt that was asked to stop, before it is interrupted again."""
@@ -69,7 +70,18 @@ class AttemptHost(Protocol):
 class Attempt:
     """One execution of a task. `number` counts from 1; (task_id, number, epoch) is unique among executions."""
 
-    __slots__ = ("_assignment", "_host", "_output", "_over", "_pulse", "_runner", "_secrets", "cancelled")
+    __slots__ = (
+        "_assignment",
+        "_details",
+        "_host",
+        "_output",
+        "_over",
+        "_progress",
+        "_pulse",
+        "_runner",
+        "_secrets",
+        "cancelled",
+    )
 
     def __init__(self, assignment: Assignment, host: AttemptHost, runner: Any = None) -> None:
         self._assignment, self._host = assignment, host
@@ -80,6 +92,9 @@ class Attempt:
         self._pulse: Pulse | None = None
         self._secrets: dict[str, str] | None = None
         """Names of the secrets it has read, by value."""
+        self._progress: TaskProgress | None = None
+        self._details = b""
+        """Both as they were said last."""
         self._over = False
         """Its code has ended, one way or another."""
         self.cancelled = False
@@ -121,7 +136,23 @@ class Attempt:
         Needed only for tasks declared with `heartbeat=`. Call it as often as you like: a few beats per second are sent,
         with the details given last.
         """
-        self._host.beat(self, b"" if details is None else redacted_data(encode_details(details)))
+        if details is not None:
+            self._details = redacted_data(encode_details(details))
+        self._host.beat(self, b"" if details is None else self._said())
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Say how far this attempt is: shown as a bar by `perdure watch`, and by the API as `progress` of the task.
+
+            attempt().progress(n, len(files), f"reading {file}")
+
+        It is a heartbeat as well. Call it as often as you like: a few are sent per second, with what was said last. The text is cut
+        after PROGRESS_TEXT_CHARS_MAX characters. Raises InvalidInput for numbers below 0.
+        """
+        self._progress = checked_progress(done, total, redacted(text))
+        self._host.beat(self, self._said())
+
+    def _said(self) -> bytes:
+        return self._details if self._progress is None else with_progress(self._progress, self._details)
 
 
 class Pulse:

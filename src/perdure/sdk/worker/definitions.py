@@ -51,7 +51,7 @@ class WorkerDefinitions:
         for e in executors:
             self._built_in |= {name: JobTask(name, e.name) for name in (job_task(e.name), *e.tasks)}
         self.overrides: dict[str, Any] = {}
-        """Stand-ins for tasks by name, for tests."""
+        """Stand-ins for tasks by name, for tests. They are served, whether the task itself is or not."""
         self.stand_ins: dict[str, Any] = {}
         """The same for workflows."""
 
@@ -66,6 +66,16 @@ class WorkerDefinitions:
             for definition in everyone.values():
                 if definition.name not in mine.names():
                     mine.add(definition)
+
+    def take(self, other: WorkerDefinitions) -> None:
+        """Serve what another worker serves, with its stand-ins."""
+        self._tasks, self._workflows = other._tasks.copy(), other._workflows.copy()
+        self.overrides.update(other.overrides)
+        self.stand_ins.update(other.stand_ins)
+
+    def functions(self) -> dict[str, Any]:
+        """Name -> the function of the user that defines it, of tasks and workflows."""
+        return {d.name: d.fn for d in (*self._tasks.values(), *self._workflows.values())}
 
     def find(self, name: str) -> Any:
         """The task or workflow of this name. NotRegistered when there is none, or one of each."""
@@ -83,6 +93,10 @@ class WorkerDefinitions:
             )
         return self._tasks.get(name)
 
+    def built_in(self, name: str) -> Any:
+        """The built-in task of this name; None: it is not served here."""
+        return self._built_in.get(name)
+
     def task(self, name: str) -> Any:
         """The task to execute under this name."""
         return self.overrides.get(name) or self._built_in.get(name) or self._tasks.get(name)
@@ -97,7 +111,7 @@ class WorkerDefinitions:
         tasks: list[Task[Any, Any]] = self._tasks.values()
         queues = self._queues if self._queues is not None else sorted({DEFAULT_QUEUE, *(t.queue for t in tasks)})
         here = [t.name for t in tasks if not t.executor or t.executor in self._executors]
-        names = [*here, *self._built_in]
+        names = dict.fromkeys([*here, *self._built_in, *self.overrides])
         return [(queue, name) for queue in queues for name in names]
 
     @property

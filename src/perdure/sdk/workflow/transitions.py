@@ -16,6 +16,7 @@ from perdure.core.errors import Failure, PerdureError
 from perdure.core.limits import SIGNALS_BUFFERED_MAX
 from perdure.core.undo import TIMED_OUT, told_of, why
 from perdure.core.waits import EVENT_PREFIX
+from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.endings import ContinueAsNewRequest, cause_of, failure_of
 from perdure.sdk.workflow.live_run import LiveRun
 from perdure.sdk.workflow.phases import CLOSED, Closed, HandingOver, Running, Unwinding
@@ -61,7 +62,8 @@ def _closing_command(run: LiveRun, phase: Running, main: asyncio.Task[Any]) -> c
         return cm.FailRun(Failure("run_failed", text, "CancelledError"))
     error = main.exception()
     if error is None:
-        return cm.CompleteRun(run.workflow.signature.encode_result(main.result()))
+        with guards.lifted():  # a type that is compiled at its first use may load plugins of its library
+            return cm.CompleteRun(run.workflow.signature.encode_result(main.result()))
     if isinstance(error, ContinueAsNewRequest):
         run.refuse_left_undos()
         run.updates.refuse_begun()

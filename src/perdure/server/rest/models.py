@@ -288,6 +288,12 @@ class TaskSegment(BaseModel):
     worker: str | None
 
 
+class RunTaskProgress(BaseModel):
+    done: float
+    total: float | None = Field(description="Null: how much there is to do is not known.")
+    text: str
+
+
 class RunTask(BaseModel):
     id: str
     seq: int = Field(description="Its number in the run, from 0.")
@@ -307,7 +313,8 @@ class RunTask(BaseModel):
     run_at: Moment | None = Field(description="When the next attempt may begin.")
     error: str | None
     worker: str | None
-    details: Any = Field(description="What the task last said about its progress.")
+    details: Any = Field(description="The details of its last heartbeat.")
+    progress: RunTaskProgress | None = Field(default=None, description="How far it said that it is.")
     blocked: str | None = Field(description="The stack that holds its worker's event loop.")
     copied: bool = Field(default=False, description="It ended in the run that this one is a fork of.")
     segments: list[TaskSegment] = Field(default=[], description="What it was doing, in order.")

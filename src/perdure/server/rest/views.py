@@ -272,6 +272,7 @@ def task(t: runs.TaskItem) -> m.RunTask:
         error=t.error,
         worker=t.worker,
         details=plain(t.details),
+        progress=None if t.progress is None else m.RunTaskProgress(**msgspec.structs.asdict(t.progress)),
         blocked=t.blocked,
         node=t.node,
         copied=t.copied,
