@@ -54,6 +54,8 @@ _MODULES = {
     "errors": "perdure",
     "export_history": "perdure.testing.replayer",
     "flow": "perdure.sdk.flows",
+    "in_sync_transaction": "perdure.sdk.transactions",
+    "in_transaction": "perdure.sdk.transactions",
     "job": "perdure.sdk.jobs",
     "open": "perdure.app.notebook",
     "replay": "perdure.testing.replayer",

@@ -38,6 +38,8 @@ from perdure.sdk.payloads.blobs import Blob as Blob
 from perdure.sdk.queries import Query as Query
 from perdure.sdk.schedules import Schedule as Schedule
 from perdure.sdk.startable import Bound as Bound
+from perdure.sdk.transactions import in_sync_transaction as in_sync_transaction
+from perdure.sdk.transactions import in_transaction as in_transaction
 from perdure.sdk.updates import Update as Update
 from perdure.sdk.worker.attempt_secrets import secret as secret
 from perdure.sdk.worker.attempts import Attempt as Attempt

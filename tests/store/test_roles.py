@@ -25,6 +25,7 @@ from perdure.store import api_keys, partitions, roles
 from perdure.store.connections import Connections
 from perdure.store.connections import connect as store_connect
 from perdure.store.queries import queries
+from tests.fakes.waiting import until
 
 _numbers = itertools.count(1)
 DENIED = asyncpg.InsufficientPrivilegeError
@@ -46,8 +47,10 @@ async def role_flow(text: str) -> str:
 class Roles:
     engine: str
     reader: str
+    caller: str
     engine_dsn: str
     reader_dsn: str
+    caller_dsn: str
 
 
 def as_user(dsn: str, user: str, password: str) -> str:
@@ -66,13 +69,13 @@ async def owner(dsn: str) -> AsyncIterator[Any]:
 async def granted(dsn: str, owner: Any) -> AsyncIterator[Roles]:
     """Both groups, and a user of each that can log in. Roles belong to the whole server, hence names of their own."""
     mark = f"{os.getpid()}_{next(_numbers)}"
-    engine, reader, password = f"engine_{mark}", f"reader_{mark}", secrets.token_hex(8)
-    await roles.apply_roles(dsn, engine, reader)
-    users = (f"{engine}_user", f"{reader}_user")
-    for user, group in zip(users, (engine, reader), strict=True):
+    groups, password = [f"{name}_{mark}" for name in ("engine", "reader", "caller")], secrets.token_hex(8)
+    await roles.apply_roles(dsn, *groups)
+    users = [f"{group}_user" for group in groups]
+    for user, group in zip(users, groups, strict=True):
         await owner.execute(f"create role {user} login password '{password}' in role {group}")
-    yield Roles(engine, reader, *(as_user(dsn, u, password) for u in users))
-    for role in (*users, engine, reader):
+    yield Roles(*groups, *(as_user(dsn, u, password) for u in users))
+    for role in (*users, *groups):
         await owner.execute(f"drop owned by {role}")
         await owner.execute(f"drop role {role}")
 
@@ -306,7 +309,7 @@ async def test_every_table_has_its_line(owner: Any) -> None:
 async def test_applying_again_takes_back_what_somebody_added(dsn: str, granted: Roles, owner: Any) -> None:
     await owner.execute(f"grant all on perdure.history to {granted.engine}")
     await owner.execute(f"grant all on all functions in schema perdure to {granted.reader}")
-    await roles.apply_roles(dsn, granted.engine, granted.reader)
+    await roles.apply_roles(dsn, granted.engine, granted.reader, granted.caller)
     assert not await owner.fetchval("select has_table_privilege($1, 'perdure.history', 'delete')", granted.engine)
     assert not await owner.fetchval(
         "select has_function_privilege($1, 'perdure.drop_partition(text, text)', 'execute')", granted.reader
@@ -324,7 +327,7 @@ async def test_a_role_that_owns_everything_cannot_be_narrowed(dsn: str, owner: A
     with pytest.raises(InvalidInput, match="Choose another name"):
         await roles.apply_roles(dsn, me, "reader_never_made")
     with pytest.raises(InvalidInput):
-        await roles.apply_roles(dsn, "same", "same")
+        await roles.apply_roles(dsn, "same", "same", "other")
     assert not await owner.fetchval("select exists(select from pg_roles where rolname = 'reader_never_made')")
 
 
@@ -336,3 +339,33 @@ async def test_roles_come_after_the_schema(bare_dsn: str) -> None:
 async def test_an_engine_s_role_cannot_apply_roles(granted: Roles) -> None:
     with pytest.raises(InvalidInput, match="CREATEROLE"):
         await roles.apply_roles(granted.engine_dsn, "engine_never_made", "reader_never_made")
+
+
+async def test_a_caller_starts_runs_and_sends_messages_and_reads_nothing(dsn: str, granted: Roles) -> None:
+    async with Perdure(dsn, tune_gc=False) as p:
+        p.serve(role_flow)
+        await p.engine.refresh()
+        c = await asyncpg.connect(granted.caller_dsn)
+        try:
+            run = await c.fetchval("select perdure.start('role_flow', '{\"text\": \"c\"}', 'by-caller')")
+            await c.execute("select perdure.signal($1::uuid, 'any', '1')", run)
+            await c.execute("select perdure.emit('any', '1')")
+            for table in ("run_queue", "sql_request", "history", "run_key"):
+                with pytest.raises(DENIED):
+                    await c.execute(f"select from perdure.{table}")
+            with pytest.raises(DENIED):
+                await c.execute("insert into perdure.sql_request (ns, act, name) values (1, 'emit', 'x')")
+        finally:
+            await c.close()
+        reader = await asyncpg.connect(granted.reader_dsn)
+        try:
+            with pytest.raises(DENIED):
+                await reader.execute("select perdure.start('role_flow', '{}')")
+        finally:
+            await reader.close()
+
+        async def is_there() -> bool:
+            return bool(await p.list())
+
+        await until(is_there)
+        assert await (await p.get(key="by-caller", workflow=role_flow)).result("20s") == "<c><c>"

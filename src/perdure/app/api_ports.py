@@ -16,6 +16,7 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
 from perdure.store.saved_views import PostgresSavedViews
 from perdure.store.services import PostgresServices
+from perdure.store.sql_requests import PostgresSqlRequests
 
 
 def api_ports(
@@ -39,6 +40,7 @@ def api_ports(
         outbox=PostgresOutbox(pool),
         views=PostgresSavedViews(pool),
         bulk_jobs=PostgresBulkJobs(pool),
+        sql_requests=PostgresSqlRequests(pool),
         keys=Keys(pool),
         audit=Audit(PostgresAuditLog(pool)),
         secrets=secrets or SecretBox(),

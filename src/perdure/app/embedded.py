@@ -30,6 +30,7 @@ from perdure.core.jobs import CONTAINER, PROCESS
 from perdure.core.payload_port import PayloadCarrier
 from perdure.engine.api.api import EMBEDDED, Api, Caller, NamespaceApi
 from perdure.engine.api.bulk_work import BulkWork
+from perdure.engine.api.sql_requests import SqlRequests
 from perdure.engine.engine import Engine
 from perdure.engine.settings import EngineSettings
 from perdure.executors import registry
@@ -132,6 +133,7 @@ class Perdure(ClientBase):
         self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
         await self.engine.open()
         self.engine.add_service(BulkWork(self.api))
+        self.engine.add_service(SqlRequests(self.api))
         self.engine.add_service(outbox(self.api, notify_settings(os.environ)))
         blob_access.set(LoopAccess(self._backend.payloads))
         if self.worker is not None:

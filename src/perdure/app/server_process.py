@@ -33,6 +33,7 @@ from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.limits import PEER_SILENT_S
 from perdure.engine.api.api import Api
 from perdure.engine.api.bulk_work import BulkWork
+from perdure.engine.api.sql_requests import SqlRequests
 from perdure.engine.engine import Engine
 from perdure.engine.services.stalls import StallWatch
 from perdure.server import health
@@ -131,6 +132,7 @@ class ServerProcess:
         ports = api_ports(store, reads=reads, definitions=registry, secrets=SecretBox(s.secret_keys))
         api = Api(engine, ports, lambda: self.url)
         engine.add_service(BulkWork(api))
+        engine.add_service(SqlRequests(api))
         engine.add_service(outbox(api, s.notify_settings))
         # No web page can make a browser send gRPC requests: the token of `perdure dev` is for HTTP alone.
         grpc = GrpcServer(

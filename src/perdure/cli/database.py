@@ -25,7 +25,8 @@ def migrate(
     roles: Annotated[
         bool,
         typer.Option(
-            "--roles", help="Also make the roles perdure_engine and perdure_reader, and grant what they need."
+            "--roles",
+            help="Also make the roles perdure_engine, perdure_reader and perdure_caller, and grant what they need.",
         ),
     ] = False,
 ) -> None:
@@ -33,7 +34,7 @@ def migrate(
     import asyncio
 
     from perdure.store.migrate import migrate as run
-    from perdure.store.roles import ENGINE_ROLE, READER_ROLE, apply_roles
+    from perdure.store.roles import CALLER_ROLE, ENGINE_ROLE, READER_ROLE, apply_roles
 
     with database(dsn) as address:
         applied = asyncio.run(run(address))
@@ -44,7 +45,7 @@ def migrate(
     if not applied:
         print("nothing to do: the database is up to date")
     if roles:
-        print(f"granted {ENGINE_ROLE} and {READER_ROLE} what they need, and nothing else")
+        print(f"granted {ENGINE_ROLE}, {READER_ROLE} and {CALLER_ROLE} what they need, and nothing else")
 
 
 def doctor(

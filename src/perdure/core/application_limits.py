@@ -50,3 +50,7 @@ EMAIL_ADDRESSES_MAX: Final = 20
 """Email addresses of one notification rule."""
 EMAIL_CHARS_MAX: Final = 4_000
 """Characters of an error in an email or a chat message."""
+SQL_REQUEST_TRIES_MAX: Final = 20
+"""Times that engines try to carry out what perdure.start, perdure.signal or perdure.emit asked for."""
+SQL_REQUESTS_KEPT_S: Final = 7 * 86_400
+"""Seconds for which a request in SQL that could not be carried out is kept."""

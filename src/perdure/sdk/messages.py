@@ -146,6 +146,10 @@ class NamedEvent(Generic[T]):
         """
         return await self.emit_on(backend(), value, key=key, within_s=within(timeout))
 
+    def encode(self, value: T) -> bytes:
+        """The payload as it is sent."""
+        return self._converter.encode(value)
+
     async def emit_on(self, target: Backend, value: T, *, key: str = "", within_s: float | None = None) -> bool:
         """`emit` through a client."""
         event = EmitEvent(self.name, self._converter.encode(value), key)

@@ -12,7 +12,7 @@ from perdure.core import deferred_starts, ids
 from perdure.core import events as ev
 from perdure.core.api import messages, runs
 from perdure.core.api.messages import SignalWithStart
-from perdure.core.attributes import start_attributes
+from perdure.core.attributes import decode_attributes, start_attributes
 from perdure.core.commands import UNNUMBERED, StartChild
 from perdure.core.deferred_starts import Later
 from perdure.core.durations import Duration, to_us, us_of
@@ -239,6 +239,31 @@ class Startable(Generic[P, R]):
             start_at_us=self._start_at_us,
             start_within_us=self._start_within_us,
         )
+
+    def transaction_options(self) -> dict[str, Any]:
+        """Options of a start in a transaction of the caller. Raises InvalidInput for those that it cannot have."""
+        refused = {
+            "debounce or batch": self._later is not None,
+            "dedup": self._dedup is not None,
+            "start_at": bool(self._start_at_us),
+            "start_within": bool(self._start_within_us),
+            "on_conflict": self._on_conflict == "replace",
+        }
+        wrong = [name for name, is_given in refused.items() if is_given]
+        if wrong:
+            raise InvalidInput(
+                f"{self._source_text}: a start in a transaction takes no {' and no '.join(wrong)}; it takes key, timeout, attributes and delay"
+            )
+        given: dict[str, Any] = {}
+        if self._key:
+            given["key"] = self._key
+        if self._timeout_us:
+            given["timeout"] = f"{self._timeout_us} microseconds"
+        if self._delay_us:
+            given["delay"] = f"{self._delay_us} microseconds"
+        if self._attributes:
+            given["attributes"] = decode_attributes(self._attributes)
+        return given
 
     @property
     def _is_delayed(self) -> bool:

@@ -3,9 +3,10 @@
     owner    ran `perdure migrate`; owns the schema; no process needs it afterwards
     engine   what engines and servers connect as: reads and writes rows, changes no schema, rewrites no history and no audit
     reader   for people and dashboards: selects, and does not see the hashes of keys
+    caller   for applications with tables in the same database: starts runs and sends messages in its transactions, and nothing else
 
-Both are groups that cannot log in: grant them to the users that do. `perdure migrate --roles` applies the tables below and
-takes away everything else, so that it is right again after every migration. A table that is missing here is closed to both roles.
+All are groups that cannot log in: grant them to the users that do. `perdure migrate --roles` applies the tables below and
+takes away everything else, so that it is right again after every migration. A table that is missing here is closed to all roles.
 
 Identifiers cannot be parameters; the ones spliced in here are this module's own, and role names that passed ROLE_NAME.
 """
@@ -24,6 +25,7 @@ from perdure.store.queries import execute, fetch_row
 
 ENGINE_ROLE: Final = "perdure_engine"
 READER_ROLE: Final = "perdure_reader"
+CALLER_ROLE: Final = "perdure_caller"
 ROLE_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 
 _ROWS: Final = "select, insert, update, delete"
@@ -68,6 +70,7 @@ ENGINE_GRANTS: Final = {
     "deferred_start": _ROWS,
     "deferred_start_input": _ROWS,
     "dedup": _ROWS,
+    "sql_request": _ROWS,
     "calendar": _ROWS,
     "saved_view": _ROWS,
     "bulk_job": _ROWS,
@@ -97,6 +100,12 @@ ENGINE_GRANTS: Final = {
 """Table -> what an engine may do with its rows. Partitions are reached through their table."""
 
 _OF_ATTEMPTS: Final = ("attempt_outcome(text, text)", "is_attempt(text, int, timestamptz, text)")
+CALLER_FUNCTIONS: Final = (
+    "start(text, jsonb, text, jsonb)",
+    "signal(text, text, jsonb, text, jsonb)",
+    "signal(uuid, text, jsonb, text, jsonb)",
+    "emit(text, jsonb, text, jsonb)",
+)
 ENGINE_FUNCTIONS: Final = (
     "clock()",
     "create_partition(text, text, uuid, uuid)",
@@ -108,6 +117,7 @@ ENGINE_FUNCTIONS: Final = (
     "note_ends(uuid[], int[], text[], text[], text[], text[], timestamptz[], timestamptz, int[], text[], text[], uuid[])",
     "chain(bytea, timestamptz, uuid, int, int, int, int, bytea)",
     *_OF_ATTEMPTS,
+    *CALLER_FUNCTIONS,
 )
 
 _KEY_COLUMNS: Final = (
@@ -124,15 +134,18 @@ READER_GRANTS: Final = {
 READER_FUNCTIONS: Final = ("clock()", *_OF_ATTEMPTS)
 
 
-async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str = READER_ROLE) -> None:
-    """Create both roles where necessary and give them exactly the rights above. Needs the schema's owner, and CREATEROLE for new roles."""
-    for role in (engine_role, reader_role):
+async def apply_roles(
+    dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str = READER_ROLE, caller_role: str = CALLER_ROLE
+) -> None:
+    """Create the roles where necessary and give them exactly the rights above. Needs the schema's owner, and CREATEROLE for new roles."""
+    names = (engine_role, reader_role, caller_role)
+    for role in names:
         if not ROLE_NAME.fullmatch(role):
             raise InvalidInput(
                 f"{role!r} cannot name a role: use lower-case letters, digits and _, and do not begin with pg_"
             )
-    if engine_role == reader_role:
-        raise InvalidInput(f"both roles are called {engine_role!r}: the reader would have the engine's rights")
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"two of the roles {', '.join(names)} are one: it would have the rights of both")
     async with connect(dsn) as c:
         try:
             # The lock of the migrations: tables that come meanwhile get their rights too.
@@ -140,10 +153,11 @@ async def apply_roles(dsn: str, engine_role: str = ENGINE_ROLE, reader_role: str
                 await execute(c, "lock_migrations")
                 await _apply(c, engine_role, ENGINE_GRANTS, ENGINE_FUNCTIONS)
                 await _apply(c, reader_role, READER_GRANTS, READER_FUNCTIONS)
+                await _apply(c, caller_role, {}, CALLER_FUNCTIONS)
         except pg.InsufficientPrivilegeError as e:
             raise InvalidInput(
                 f"{e}. Connect as the role that migrated this database; to create roles it needs CREATEROLE, or create "
-                f"{engine_role} and {reader_role} beforehand."
+                f"{', '.join(names)} beforehand."
             ) from e
         except (pg.UndefinedTableError, pg.InvalidSchemaNameError, pg.UndefinedFunctionError) as e:
             raise MigrationError(f"{e}: run `perdure migrate` on this database first") from e

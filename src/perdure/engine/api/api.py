@@ -41,6 +41,7 @@ from perdure.engine.api.ports import (
     SecretSealer,
     ServiceStore,
 )
+from perdure.engine.api.sql_request_port import SqlRequestStore
 from perdure.engine.engine import Engine
 from perdure.engine.ports import Store
 from perdure.engine.runs.starts import StartWatch
@@ -82,6 +83,7 @@ class ApiPorts:
     outbox: OutboxStore
     views: SavedViews
     bulk_jobs: BulkJobs
+    sql_requests: SqlRequestStore
     keys: KeyAdmin
     audit: AuditLog
     secrets: SecretSealer

@@ -1140,6 +1140,132 @@ create table perdure.dedup (
 create index dedup_expires on perdure.dedup (expires_at);
 
 
+-- Acts that programs ask for in SQL
+
+-- perdure.start, perdure.signal and perdure.emit write these rows, in transactions of their callers: what they ask for happens if and only
+-- if that transaction commits. Any engine carries them out. A row that cannot be carried out stays with its error for a while.
+create table perdure.sql_request (
+  id       bigint generated always as identity primary key,
+  ns       int not null,
+  act      text not null check (act in ('start', 'signal', 'emit')),
+  name     text not null check (length(name) between 1 and 200),
+  run_id   uuid,
+  run_key  text,
+  payload  text not null,
+  key      text check (length(key) between 1 and 200),
+  options  jsonb not null,
+  by       text not null,
+  at       timestamptz not null,
+  due_at   timestamptz not null,
+  tries    int not null default 0,
+  error    text,
+  check (act <> 'start' or run_id is not null)
+);
+comment on column perdure.sql_request.name is 'of the workflow, the signal or the event';
+comment on column perdure.sql_request.run_id is 'the run to be started, or the run that gets the signal';
+comment on column perdure.sql_request.run_key is 'in place of run_id: the key of the run that gets the signal';
+comment on column perdure.sql_request.payload is 'JSON';
+create index sql_request_due on perdure.sql_request (due_at, id) where error is null;
+create index sql_request_key on perdure.sql_request (ns, key) where act = 'start' and error is null;
+create index sql_request_age on perdure.sql_request (at) where error is not null;
+
+create function perdure.sql_namespace(options jsonb, allowed text[]) returns int language plpgsql stable as $$
+declare
+  found int;
+  wrong text;
+begin
+  select o into wrong from jsonb_object_keys(options) o where o <> all(allowed) limit 1;
+  if wrong is not null then
+    raise exception 'perdure: unknown option "%"', wrong using errcode = 'invalid_parameter_value', hint = 'Options are: ' || array_to_string(allowed, ', ');
+  end if;
+  select id into found from perdure.namespace where name = coalesce(options->>'namespace', 'default') and deleted_at is null;
+  if found is null then
+    raise exception 'perdure: there is no namespace "%"', options->>'namespace' using errcode = 'invalid_parameter_value', hint = 'Create it with `perdure namespace create`.';
+  end if;
+  return found;
+end $$;
+
+-- A run of a workflow, under an id that is known now. It is started after the transaction has committed. Under a key that has a run
+-- already, or that was given by a transaction before, no other run is started, and the id of that one is returned.
+create function perdure.start(workflow text, input jsonb default '{}', key text default null, options jsonb default '{}') returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+  space int := perdure.sql_namespace(options, array['namespace', 'timeout', 'attributes', 'delay']);
+  made  uuid;
+  begins timestamptz := perdure.clock() + coalesce((options->>'delay')::interval, interval '0');
+begin
+  if workflow is null or not exists(select from perdure.workflow w where w.ns = space and w.name = workflow and w.deleted_at is null) then
+    raise exception 'perdure: no workflow "%" is registered', workflow
+      using errcode = 'undefined_object', hint = 'Connect a worker that defines it, or deploy the flow.';
+  end if;
+  if jsonb_typeof(input) is distinct from 'object' then
+    raise exception 'perdure: the input of % must be a JSON object of arguments by name', workflow using errcode = 'invalid_parameter_value';
+  end if;
+  if octet_length(input::text) > 262144 then
+    raise exception 'perdure: the input of % is over 262144 bytes', workflow
+      using errcode = 'program_limit_exceeded', hint = 'Store it in a table of yours and pass its key.';
+  end if;
+  if (options->>'timeout')::interval <= interval '0' or jsonb_typeof(options->'attributes') <> 'object' then
+    raise exception 'perdure: timeout is a positive interval, and attributes are an object' using errcode = 'invalid_parameter_value';
+  end if;
+  if key is not null then
+    -- One transaction at a time under a key. Engines do not take this lock, so an open transaction holds up none of them.
+    perform pg_advisory_xact_lock(hashtextextended(space || E'\n' || key, 6));
+    select k.run_id into made from perdure.run_key k where k.ns = space and k.key = start.key;
+    if made is null then
+      select r.run_id into made from perdure.sql_request r where r.ns = space and r.key = start.key and r.act = 'start' and r.error is null;
+    end if;
+    if made is not null then
+      return made;
+    end if;
+  end if;
+  made := encode(substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) || '\x7000'::bytea
+                 || substring(uuid_send(gen_random_uuid()) from 9), 'hex')::uuid;
+  insert into perdure.sql_request (ns, act, name, run_id, payload, key, options, by, at, due_at)
+  values (space, 'start', workflow, made, input::text, key,
+          jsonb_strip_nulls(jsonb_build_object('timeout_us', (extract(epoch from (options->>'timeout')::interval) * 1000000)::bigint,
+                                               'attributes', options->'attributes')), session_user, perdure.clock(), begins);
+  return made;
+end $$;
+
+-- A signal to a run, which is named by its id, or by `key:` and its key.
+create function perdure.signal(run text, signal text, payload jsonb default 'null', key text default null, options jsonb default '{}') returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  space int := perdure.sql_namespace(options, array['namespace']);
+begin
+  if run is null or signal is null or payload is null then
+    raise exception 'perdure: a signal needs a run, a name and a payload (JSON null: ''null''::jsonb)' using errcode = 'null_value_not_allowed';
+  end if;
+  if octet_length(payload::text) > 262144 then
+    raise exception 'perdure: the payload of % is over 262144 bytes', signal using errcode = 'program_limit_exceeded';
+  end if;
+  insert into perdure.sql_request (ns, act, name, run_id, run_key, payload, key, options, by, at, due_at)
+  values (space, 'signal', signal, case when run not like 'key:%' then run::uuid end, case when run like 'key:%' then substr(run, 5) end,
+          payload::text, key, '{}', session_user, perdure.clock(), perdure.clock());
+end $$;
+
+create function perdure.signal(run uuid, signal text, payload jsonb default 'null', key text default null, options jsonb default '{}') returns void
+language sql as $$ select perdure.signal(run::text, signal, payload, key, options) $$;
+
+-- A named event, for runs that wait for it and workflows that subscribe to it.
+create function perdure.emit(event text, payload jsonb default 'null', key text default null, options jsonb default '{}') returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  space int := perdure.sql_namespace(options, array['namespace']);
+begin
+  if event is null or payload is null then
+    raise exception 'perdure: an event needs a name and a payload (JSON null: ''null''::jsonb)' using errcode = 'null_value_not_allowed';
+  end if;
+  if octet_length(payload::text) > 262144 then
+    raise exception 'perdure: the payload of % is over 262144 bytes', event using errcode = 'program_limit_exceeded';
+  end if;
+  insert into perdure.sql_request (ns, act, name, payload, key, options, by, at, due_at)
+  values (space, 'emit', event, payload::text, key, '{}', session_user, perdure.clock(), perdure.clock());
+end $$;
+
+
 -- Schedules
 
 create table perdure.calendar (
@@ -1570,4 +1696,8 @@ end $$;
 
 revoke execute on function perdure.first_id(timestamptz), perdure.partition_day(text, text),
   perdure.create_partition(text, text, uuid, uuid), perdure.drop_partition(text, text), perdure.delete_run(uuid, integer, uuid, uuid),
-  perdure.chain_audit() from public;
+  perdure.chain_audit(),
+  perdure.start(text, jsonb, text, jsonb),
+  perdure.signal(text, text, jsonb, text, jsonb),
+  perdure.signal(uuid, text, jsonb, text, jsonb),
+  perdure.emit(text, jsonb, text, jsonb) from public;

@@ -1,0 +1,36 @@
+-- Acts that programs asked for in SQL: perdure.start, perdure.signal, perdure.emit.
+
+-- name: claim_sql_requests
+-- In the order in which they were written. Another engine tries after lease_s, if this one has not carried them out. Locks their rows; those
+-- that another engine has locked are left to it.
+with due as (
+  select x.ctid as place from perdure.sql_request x where x.error is null and x.due_at <= perdure.clock()
+   order by x.due_at, x.id limit :limit for update skip locked
+),
+claimed as (
+  update perdure.sql_request r set due_at = perdure.clock() + make_interval(secs => :lease_s::float8), tries = r.tries + 1
+    from due d where r.ctid = d.place
+  returning r.id, r.ns, r.act, r.name, r.run_id, r.run_key, r.payload, r.key, r.options, r.by, r.tries
+)
+select c.id, c.ns, n.name as namespace, c.act, c.name, c.run_id, c.run_key, c.payload, c.key, c.options::text as options, c.by, c.tries
+  from claimed c join perdure.namespace n on n.id = c.ns order by c.id;
+
+-- name: delete_sql_request
+-- It is carried out. No row: another engine has done it.
+delete from perdure.sql_request where id = :id returning id;
+
+-- name: delay_sql_request
+update perdure.sql_request set due_at = perdure.clock() + make_interval(secs => :delay_s::float8), tries = tries - 1 where id = :id;
+
+-- name: fail_sql_request
+update perdure.sql_request set error = :error where id = :id;
+
+-- name: pending_sql_start
+-- A start that has not been carried out, by the id or the key of its run.
+select id from perdure.sql_request
+ where ns = :ns and act = 'start' and error is null and (run_id = :run_id::uuid or key = :key::text) limit 1;
+
+-- name: delete_failed_sql_requests
+delete from perdure.sql_request r
+ where r.ctid = any(array(select x.ctid from perdure.sql_request x
+                           where x.error is not null and x.at < now() - :age_s::float8 * interval '1 second' order by x.at limit :limit));
