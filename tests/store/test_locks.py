@@ -73,6 +73,7 @@ insert into perdure.notification (rule_id, ns, kind, occurrence, workflow, hook,
   (1, 1, 'run.failed', '', 'w', null, '{{}}', now(), 'done', now(), now() - interval '1 hour');
 insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
 insert into perdure.workflow_version (ns, workflow, version, kind) values (1, 'subscribed', 'v', 'code');
+insert into perdure.sql_request (ns, act, name, payload, options, by, at, due_at) values (1, 'emit', 'asked', '1', jsonb_build_object(), 'me', now(), now());
 insert into perdure.event_start (event_id, ns, workflow, version, due_at) select id, 1, 'subscribed', 'v', now() from perdure.named_event;
 insert into perdure.run_count (ns, workflow, at, writer, success) values (1, 'w', now() - interval '3 days', 1, 1);
 insert into perdure.run_duration (ns, workflow, day, size, writer, n) values (1, 'w', now() - interval '3 days', 1, 1, 1);
@@ -249,6 +250,7 @@ LOCKS = [
     claimed("claim_hooks", "notification", "rule_id = 0", limit=10, lease_s=1.0),
     Lock("note_late", {"limit": 10}, skips=row("notification_rule", "id = 1")[1], found=[(6,)], skipped=[(0,)]),
     claimed("sweep_notifications", "notification", "status = 'done'", kept_s=60.0, limit=10),
+    claimed("claim_sql_requests", "sql_request", "name = 'asked'", limit=10, lease_s=1.0),
     claimed("claim_event_starts", "event_start", "workflow = 'subscribed'", limit=10, lease_s=1.0),
     held("lock_event_start", "event_start", "workflow = 'subscribed'", event_id=1, workflow="subscribed"),
     held("lock_dedup", "dedup", "key = 'old'", ns=1, workflow="w", key="old"),

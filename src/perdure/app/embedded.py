@@ -43,10 +43,12 @@ from perdure.sdk.options import checked
 from perdure.sdk.payloads.access import LoopAccess, blob_access
 from perdure.sdk.worker.builtin_tasks import VerbOptions
 from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT, Capacity
+from perdure.sdk.worker.transactions import transactions
 from perdure.sdk.worker.worker import Worker
 from perdure.store.engine_stores import engine_stores
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
+from perdure.store.task_transactions import PostgresTaskTransactions
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -92,6 +94,7 @@ class Perdure(ClientBase):
         self.settings = _with_payloads(given.get("settings") or EngineSettings(), given.get("payloads"))
         self.worker = self._new_worker(given) if given.get("worker", True) else None
         self.store: PostgresStore
+        self._transactions: PostgresTaskTransactions
         self.engine: Engine
         self.api: Api
         self._token: Token[Backend] | None = None
@@ -131,6 +134,8 @@ class Perdure(ClientBase):
         caller = Caller(EMBEDDED, self.settings.namespace, "sdk", self._timeout_s)
         self._backend = Backend(EmbeddedBackend(self.api, self.worker, caller, self._timeout_s))
         self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
+        self._transactions = PostgresTaskTransactions(dsn)
+        transactions.set(self._transactions)
         await self.engine.open()
         self.engine.add_service(BulkWork(self.api))
         self.engine.add_service(SqlRequests(self.api))
@@ -186,6 +191,7 @@ class Perdure(ClientBase):
             self._gc.restore()
         try:
             await self.engine.close()
+            await self._transactions.close()
             await self._tracing.close()
         finally:
             await self.store.close()

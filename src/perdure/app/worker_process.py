@@ -26,7 +26,9 @@ from perdure.sdk.schedules import Schedule
 from perdure.sdk.worker.builtin_tasks import VerbOptions
 from perdure.sdk.worker.capacity import Capacity
 from perdure.sdk.worker.stream import RemoteWorker
+from perdure.sdk.worker.transactions import transactions
 from perdure.sdk.worker.worker import Worker
+from perdure.store.task_transactions import PostgresTaskTransactions
 
 SERVICE = "perdure-worker"
 APPLY_RETRY_S: Final = 2.0
@@ -52,10 +54,15 @@ async def worker_of(settings: WorkerSettings) -> AsyncGenerator[RemoteWorker]:
         build_id=settings.build_id,
         is_dev=settings.is_dev,
     )
+    effects = PostgresTaskTransactions(settings.dsn) if settings.dsn else None
+    if effects is not None:
+        transactions.set(effects)
     try:
         options = PayloadOptions(settings.payloads, settings.payload_inline_bytes)
         yield RemoteWorker(inner, where, drain_s=settings.drain_s, payloads=options)
     finally:
+        if effects is not None:
+            await effects.close()
         await tracing.close()
 
 

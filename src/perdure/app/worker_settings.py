@@ -66,6 +66,8 @@ class WorkerSettings(ProcessSettings):
     """The worker's certificate, a PEM file."""
     tls_key: Annotated[FilePath, Named("PERDURE_CLIENT_KEY")] = None
     """Its private key, a PEM file."""
+    dsn: Annotated[str | None, Named("PERDURE_DSN", secret=True)] = None
+    """The database of Perdure, for transactional tasks; no other task needs it."""
     apply_schedules: Switch = False
     """Apply the schedules that its modules define when it has connected. Its key needs the permission to develop."""
     drain_s: Annotated[Seconds, Named("PERDURE_WORKER_DRAIN")] = DRAIN_S_DEFAULT

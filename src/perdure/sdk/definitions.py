@@ -78,6 +78,14 @@ class Task(Generic[P, R]):
                 "Drop `async`, or drop process=True and call asyncio.to_thread() for what blocks"
             )
         self.executor = options.get("executor") or ""
+        self.transactional = options.get("transactional", False)
+        wrong = [
+            other for other in ("process", "executor", "at_most_once") if self.transactional and options.get(other)
+        ]
+        if wrong:
+            raise InvalidInput(
+                f"@task(transactional=True, {wrong[0]}=...): {name} runs in a transaction of its worker; drop {wrong[0]}"
+            )
         self.executor_options = executor_options(options)
         """For its executor, such as num_gpus."""
         self.undo = options.get("undo")

@@ -121,6 +121,8 @@ class TaskDefinitionOptions(CallOptions, total=False):
     """Other resources of an attempt by name, for the executor `ray`."""
     executor_options: Mapping[str, Any] | None
     """Other options of the executor, by name."""
+    transactional: bool
+    """Run it in a transaction of Perdure's database, whose commit also records its result: `attempt().connection`."""
     process: bool
     """Run a plain function in a process of its own: for work that keeps a CPU busy, may crash, or must end when it is cancelled."""
 

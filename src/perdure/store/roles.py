@@ -71,6 +71,7 @@ ENGINE_GRANTS: Final = {
     "deferred_start_input": _ROWS,
     "dedup": _ROWS,
     "sql_request": _ROWS,
+    "task_effect": _ROWS,
     "calendar": _ROWS,
     "saved_view": _ROWS,
     "bulk_job": _ROWS,
@@ -105,6 +106,8 @@ CALLER_FUNCTIONS: Final = (
     "signal(text, text, jsonb, text, jsonb)",
     "signal(uuid, text, jsonb, text, jsonb)",
     "emit(text, jsonb, text, jsonb)",
+    "begin_effect(uuid, int)",
+    "end_effect(uuid, int, bytea)",
 )
 ENGINE_FUNCTIONS: Final = (
     "clock()",

@@ -44,6 +44,10 @@ class FinalError(Exception):
     __module__ = "perdure.errors"
 
 
+connection: ContextVar[Any] = ContextVar("perdure_task_connection")
+"""Of the transactional task that runs here."""
+
+
 class AttemptCancelled(asyncio.CancelledError):
     """Raised inside a task in a thread or a process when it is cancelled or its time is over.
 
@@ -124,6 +128,15 @@ class Attempt:
     @property
     def epoch(self) -> int:
         return self._assignment.epoch
+
+    @property
+    def connection(self) -> Any:
+        """Of a task with `transactional=True`: a connection in a transaction, whose commit also records the task's result. In an async task
+        one of asyncpg, in a plain function one of psycopg."""
+        found = connection.get(None)
+        if found is None:
+            raise PerdureError("attempt().connection is there in tasks with @task(transactional=True) only")
+        return found
 
     def raise_if_cancelled(self) -> None:
         """Stop here if the task is to stop."""

@@ -19,6 +19,7 @@ from perdure.sdk import registry
 from perdure.sdk.code_hash import short
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.worker.builtin_tasks import Verbs
+from perdure.sdk.worker.transactions import in_transaction
 
 
 class JobTask:
@@ -99,7 +100,8 @@ class WorkerDefinitions:
 
     def task(self, name: str) -> Any:
         """The task to execute under this name."""
-        return self.overrides.get(name) or self._built_in.get(name) or self._tasks.get(name)
+        found = self.overrides.get(name) or self._built_in.get(name) or self._tasks.get(name)
+        return in_transaction(found) if getattr(found, "transactional", False) else found
 
     def workflow(self, name: str) -> Any:
         """The workflow to execute under this name."""

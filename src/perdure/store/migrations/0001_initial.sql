@@ -1266,6 +1266,31 @@ begin
 end $$;
 
 
+-- Effects of transactional tasks: a row is committed together with what the task did to tables of the application.
+create table perdure.task_effect (
+  run_id uuid not null,
+  seq    int not null,
+  at     timestamptz not null default now(),
+  result bytea,
+  primary key (run_id, seq)
+);
+comment on column perdure.task_effect.result is 'encoded result of the task; null only within the transaction that writes it';
+create index task_effect_age on perdure.task_effect (at);
+
+-- The recorded result of the task, or null: then its code has to run, in this transaction. Waits for another attempt that is at it.
+create function perdure.begin_effect(run uuid, number int) returns bytea
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into perdure.task_effect (run_id, seq) values (run, number) on conflict do nothing;
+  return (select e.result from perdure.task_effect e where e.run_id = run and e.seq = number);
+end $$;
+
+create function perdure.end_effect(run uuid, number int, recorded bytea) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update perdure.task_effect set result = recorded where run_id = run and seq = number and result is null;
+$$;
+
+
 -- Schedules
 
 create table perdure.calendar (
@@ -1689,6 +1714,7 @@ begin
   delete from perdure.decided_approval d where d.run_id = run;
   delete from perdure.update_answer a where a.run_id = run;
   delete from perdure.dedup d where d.run_id = run;
+  delete from perdure.task_effect f where f.run_id = run;
   delete from perdure.notification t where t.run_id = run and t.status <> 'pending';
   delete from perdure.run r where r.run_id = run;
   return 'deleted';
@@ -1700,4 +1726,6 @@ revoke execute on function perdure.first_id(timestamptz), perdure.partition_day(
   perdure.start(text, jsonb, text, jsonb),
   perdure.signal(text, text, jsonb, text, jsonb),
   perdure.signal(uuid, text, jsonb, text, jsonb),
-  perdure.emit(text, jsonb, text, jsonb) from public;
+  perdure.emit(text, jsonb, text, jsonb),
+  perdure.begin_effect(uuid, int),
+  perdure.end_effect(uuid, int, bytea) from public;
