@@ -114,13 +114,27 @@ export function Webhooks() {
   );
 }
 
+/** A webhook signed by Standard Webhooks, with a secret that the server makes. */
+const STANDARD = {
+  scheme: "standard",
+  key: "",
+  header: "",
+  algorithm: "sha256",
+  prefix: "",
+  encoding: "hex",
+  secret: "",
+} as const;
+
 function NewDialog({ onClose }: { onClose: () => void }) {
   const [name, setName] = useState("");
   const [event, setEvent] = useState("");
   const act = useAct({
     act: () =>
       body(
-        api.PUT("/api/v1/webhooks/{name}", { params: { path: { name: name.trim() } }, body: { event: event.trim() } }),
+        api.PUT("/api/v1/webhooks/{name}", {
+          params: { path: { name: name.trim() } },
+          body: { ...STANDARD, event: event.trim() },
+        }),
       ),
     refresh: [["webhooks"]],
     inForm: true,

@@ -35,6 +35,7 @@ describe("the form of a schedule", () => {
       timeout: 90,
       version: null,
       attributes: { team: "fin" },
+      origin: "api",
     });
   });
   it("begins with every morning in the viewer's zone", () =>

@@ -92,5 +92,6 @@ export function requestOf(draft: Draft, before: Schedule | undefined, input: unk
     version: draft.version.trim() || null,
     // Not in the form, so kept as they are.
     attributes: (before?.attributes ?? {}) as Schemas["PutScheduleRequest"]["attributes"],
+    origin: "api",
   };
 }
