@@ -47,10 +47,10 @@ def test_an_option_that_is_none_was_not_given() -> None:
     assert slow.options(retry=None).queue == "slow"
 
 
-def test_a_call_takes_every_option_of_a_task_but_its_name_and_its_process() -> None:
+def test_a_call_takes_every_option_of_a_task_but_its_name_its_process_and_its_transaction() -> None:
     of_executors = {"executor", "executor_options", "num_cpus", "num_gpus", "resources"}
     own = TaskDefinitionOptions.__optional_keys__ - CallOptions.__optional_keys__
-    assert own == {"name", "process", *of_executors}
+    assert own == {"name", "process", "transactional", *of_executors}
 
 
 def test_options_of_a_call_replace_those_of_the_task_and_leave_the_task_alone() -> None:

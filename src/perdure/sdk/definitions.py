@@ -140,7 +140,7 @@ class Task(Generic[P, R]):
     def options(self, **options: Unpack[CallOptions]) -> Task[P, R]:
         """The same task with other options: `await fetch.options(retry=5, timeout="10s")(url)`.
 
-        Takes the options of `@task` except `name` and `process`. Raises InvalidInput for values that can never work.
+        Takes the options of `@task` except `name`, `process`, `transactional` and those of executors. Raises InvalidInput for values that can never work.
         """
         given = checked(f"{self.name}.options()", CallOptions, options)
         return Task(self.fn, cast(TaskDefinitionOptions, {"name": self.name, **self._options, **given}))
