@@ -13,7 +13,7 @@ import msgspec
 from perdure.core.jobs import job_name, job_task
 from perdure.core.retry import TaskOptions
 from perdure.core.work import Assignment
-from perdure.executors.port import Executor, Job, JobRunning, JobState
+from perdure.executors.port import Executor, Job, JobRunning, JobSecrets, JobState
 
 WAIT_S = 120.0
 
@@ -30,6 +30,9 @@ class KeptOutput:
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
+
+    async def secrets(self, job: Job) -> JobSecrets | None:
+        return None
 
     def changed(self, name: str) -> None:
         self._tell()
