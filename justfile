@@ -9,7 +9,7 @@ sources := "src tests examples tools docs/benchmarks.py"
 # Run by `coverage`, which leaves out `untraced`: guards of workflow code, which refuse what coverage itself does; code that is interrupted from
 # another thread, which its tracer does not survive; and tests of speed, which it slows down.
 traced := "tests/core tests/flows tests/wire tests/engine tests/sdk"
-untraced := "tests/sdk/test_guards.py tests/sdk/test_worker_turns.py tests/flows/test_slices.py tests/flows/test_fair_turns.py tests/flows/test_big_foreach.py tests/flows/test_corpus_engine.py tests/flows/test_yaml_fuzz.py tests/core/schedules/test_schedule_simulated.py"
+untraced := "tests/sdk/test_guards.py tests/sdk/test_worker_turns.py tests/sdk/test_queries.py tests/flows/test_slices.py tests/flows/test_fair_turns.py tests/flows/test_big_foreach.py tests/flows/test_corpus_engine.py tests/flows/test_yaml_fuzz.py tests/core/schedules/test_schedule_simulated.py"
 side_by_side := "-q -n 3 --dist loadfile --no-loadscope-reorder"
 
 default: check
