@@ -115,6 +115,7 @@ PAIRS: Final[dict[tuple[str, ...], str]] = {
     ("workers", "services"): "List connected workers; instances of services.",
     ("verify", "bench"): "Verify that no run was lost; measure Perdure.",
     ("migrate", "doctor"): "Update the database's schema; check the database.",
+    ("approval", "notify"): "List and answer approvals; notify people about runs.",
     ("approve", "reject"): "Short for `approval approve` and `approval reject`.",
 }
 """Commands that share one line of `perdure --help`, so that it fits on a screen."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.remote_options import Remote, remote
+from perdure.cli.remote_options import Limit, Remote, remote
 
 RuleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule.", show_default=False)]
 
@@ -119,7 +119,7 @@ def log(
     server: Remote,
     rule: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this rule.")] = None,
     status: Annotated[str | None, typer.Option(metavar="STATUS", help="Only pending, done or dead.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Number of notifications.")] = 50,
+    limit: Limit = 50,
 ) -> None:
     """List notifications and hooks, newest first."""
     from perdure.cli.render import Column, ago
