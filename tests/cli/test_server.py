@@ -236,10 +236,9 @@ def test_schedules_of_modules_are_applied_by_a_worker_and_by_hand(dsn: str, tmp_
     with server(dsn, tmp_path, "--auth", "open") as one:
         cli = Cli(one.http, tmp_path)
         by_hand = cli.ok("schedule", "apply", str(tmp_path / "jobs.py"))
-        assert [line.split("\t")[:2] for line in by_hand.splitlines()] == [
-            ["tidy-hourly", "active"],
-            ["tidy-nightly", "active"],
-        ]
+        # The command runs in the process of the tests, which have schedules of their own.
+        mine = [line.split("\t")[:2] for line in by_hand.splitlines() if line.startswith("tidy-")]
+        assert mine == [["tidy-hourly", "active"], ["tidy-nightly", "active"]]
         before = json.loads(cli.ok("schedule", "show", "tidy-nightly", "-o", "json"))
         assert before["spec"] == {"cron": "0 3 * * *", "tz": "Europe/Paris"}
         assert (before["input"], before["attributes"], before["origin"]) == ({"days": 30}, {"team": "ops"}, "code")
