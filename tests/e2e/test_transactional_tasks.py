@@ -144,6 +144,18 @@ async def test_what_breaks_a_rule_of_the_tables_fails_the_task(dsn: str, account
     assert await _balances(accounts) == [1000, 0]
 
 
+async def test_effects_go_when_their_run_is_gone(dsn: str, accounts: Any) -> None:
+    async with Perdure(dsn, tune_gc=False) as client:
+        assert await client.run(transfer, 100) == 100
+        await accounts.execute(
+            "insert into perdure.task_effect (run_id, seq, result) values (gen_random_uuid(), 1, 'x')"
+        )
+        await accounts.execute("update perdure.task_effect set at = now() - interval '2 days'")
+        await client.api.ports.sql_requests.trim(60.0, 1_000)
+        (run,) = await client.list()
+    assert [str(r["run_id"]) for r in await accounts.fetch("select run_id from perdure.task_effect")] == [run.id]
+
+
 def test_mistakes_are_found_where_the_task_is_defined() -> None:
     with pytest.raises(InvalidInput, match="drop process"):
 

@@ -43,4 +43,6 @@ class PostgresSqlRequests(PostgresPort):
         return await self._row("pending_sql_start", ns=ns, run_id=run_id, key=key) is not None
 
     async def trim(self, age_s: float, limit: int) -> None:
+        """Requests that failed long ago, and effects of tasks whose run is gone."""
         await self._execute("delete_failed_sql_requests", age_s=age_s, limit=limit)
+        await self._execute("delete_orphaned_effects", limit=limit)

@@ -34,3 +34,10 @@ select id from perdure.sql_request
 delete from perdure.sql_request r
  where r.ctid = any(array(select x.ctid from perdure.sql_request x
                            where x.error is not null and x.at < now() - :age_s::float8 * interval '1 second' order by x.at limit :limit));
+
+-- name: delete_orphaned_effects
+-- Effects of transactional tasks whose run is gone. Of the oldest rows: runs go in the order of their age.
+delete from perdure.task_effect e
+ using (select x.run_id, x.seq from perdure.task_effect x where x.at < now() - interval '1 day' order by x.at limit :limit) o
+ where e.run_id = o.run_id and e.seq = o.seq
+   and not exists(select from perdure.run_queue q where q.run_id = e.run_id) and not exists(select from perdure.run r where r.run_id = e.run_id);
