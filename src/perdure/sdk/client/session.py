@@ -84,6 +84,9 @@ class ClientSession:
                     await self._stream.write(acts.encode_calls(part, given_up))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # the reading side knows why
+        except Exception:
+            self._stream.cancel()  # no call waits for a stream that sends no more
+            raise
         finally:
             self.is_over = True
 
@@ -110,5 +113,5 @@ class ClientSession:
 def _clock_offset_us(metadata: Any) -> int:
     """From the monotonic clock here to the server's clock. It is never too large: the server read its clock before this arrived, so no call
     is carried out after its caller has given up."""
-    found = dict(metadata or ()).get(acts.CLOCK_KEY)
+    found = next((value for key, value in metadata or () if key == acts.CLOCK_KEY), None)
     return int(found) - int(time.monotonic() * 1e6) if found is not None else 0
