@@ -102,3 +102,22 @@ async def test_run_inside_a_workflow_points_to_child_runs(dsn: str) -> None:
     async with Perdure(dsn):
         with pytest.raises(RunFailed, match="child run"):
             await nested.run(1)
+
+
+async def test_the_first_starts_of_a_workflow_register_it_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @workflow(name="rc_registered_once")
+    async def one(n: int) -> int:
+        return n
+
+    async with Perdure(dsn, tune_gc=False) as client:
+        registered: list[None] = []
+        refresh = client.engine.refresh
+
+        async def counted() -> None:
+            registered.append(None)
+            await refresh()
+
+        monkeypatch.setattr(client.engine, "refresh", counted)
+        handles = await asyncio.gather(*(client.start(one, n) for n in range(50)))
+        assert [await handle.result() for handle in handles] == list(range(50))
+        assert len(registered) == 1

@@ -210,7 +210,9 @@ class EmbeddedBackend:
         self._api, self._engine, self._worker = api, api.engine, worker
         self._caller, self.timeout_s = caller, timeout_s
         self._adopted: set[int] = set()
-        self._unregistered = False
+        self._registered = 0
+        """How many of these the database knows."""
+        self._registering = asyncio.Lock()
 
     @property
     def payloads(self) -> PayloadCarrier:
@@ -224,7 +226,7 @@ class EmbeddedBackend:
 
     def call(self, act: Act[Q, R], request: Q, within_s: float | None = None) -> Coroutine[Any, Any, R]:
         """Not a coroutine itself: every start passes through here."""
-        if self._unregistered and act.audits:
+        if self._registered < len(self._adopted) and act.audits:
             return self._registered_first(act, request, within_s)
         api, limit_s = self.api, self.timeout_s
         if within_s is not None:
@@ -235,9 +237,16 @@ class EmbeddedBackend:
 
     async def _registered_first(self, act: Act[Q, R], request: Q, within_s: float | None) -> R:
         began_s, limit_s = monotonic(), self.timeout_s if within_s is None else within_s
-        await _bounded(self._engine.refresh(), limit_s, effect=False)
-        self._unregistered = False
+        await _bounded(self._register(), limit_s, effect=False)
         return await self.call(act, request, max(began_s + limit_s - monotonic(), CALL_S_MIN))
+
+    async def _register(self) -> None:
+        """Once, however many calls wait for it."""
+        async with self._registering:
+            adopted = len(self._adopted)
+            if self._registered < adopted:
+                await self._engine.refresh()
+                self._registered = adopted
 
     def adopt(self, definition: Any) -> None:
         """A workflow object that is started here is served here, with everything defined since."""
@@ -248,7 +257,6 @@ class EmbeddedBackend:
         worker.adopt(definition)
         worker.refresh()
         self._engine.served.serve()
-        self._unregistered = True
 
 
 async def _bounded(work: Coroutine[Any, Any, T], limit_s: float, *, effect: bool, wait_s: float = 0.0) -> T:
