@@ -242,7 +242,9 @@ async def test_updates_wait_for_code_that_takes_them_one_by_one(client: Perdure)
 async def test_a_timeout_leaves_the_update_under_way(client: Perdure) -> None:
     handle = await late.start()
     with pytest.raises(TimeoutError, match="ask again with key='slow'"):
-        await rename.ask(handle.id, "last", key="slow", timeout=0.05)
+        await rename.ask(
+            handle.id, "last", key="slow", timeout=1.5
+        )  # of which sending it may take most, on a slow machine
     await go.resolve(handle.id, True)
     assert await rename.ask(handle.id, "last", key="slow") == "LAST"
 
