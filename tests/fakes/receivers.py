@@ -40,12 +40,21 @@ class Receiver:
     """While it is not set, requests are not answered."""
     think_s: float = 0.0
     """How long an answer takes."""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by each request, before its answer."""
 
     def url(self, path: str = "/hook") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def of(self, path: str) -> list[Received]:
         return [r for r in self.requests if r.path == path]
+
+    async def has(self, requests: int, within_s: float) -> None:
+        """Returns while the last of them is not answered yet."""
+        async with asyncio.timeout(within_s):
+            while len(self.requests) < requests:
+                self.arrived.clear()
+                await self.arrived.wait()
 
     @property
     def ids(self) -> list[str]:
@@ -71,6 +80,7 @@ async def http_receiver() -> AsyncGenerator[Receiver]:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             got = await _request(reader)
             one.requests.append(got)
+            one.arrived.set()
             if one.held is not None:
                 await one.held.wait()
             if one.think_s:
