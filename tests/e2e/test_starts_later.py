@@ -347,7 +347,7 @@ async def test_runs_of_put_off_and_deduplicated_starts_wait_for_their_limit(clie
 
 async def test_a_client_of_a_server_puts_off_gathers_and_deduplicates(dsn: str) -> None:
     async with server(dsn) as s, worker(s.address), Client(s.address):
-        one = echo.options(debounce=Debounce("200ms", key="k"))
+        one = echo.options(debounce=Debounce("1s", key="k"))
         handles = [await one.start(f"input {n}") for n in range(3)]
         assert len({h.id for h in handles}) == 1
         assert await handles[0].result("20s") == "input 2"
