@@ -25,6 +25,11 @@ EXPECTED: dict[str, list[str]] = {
         "rejected by grace (no sources)",
         "is refused",
     ],
+    "agent": [
+        "the agent wants to pay; ada approves",
+        "result: Your order arrived late, so: 20 euros for order 7.",
+        "tasks: support.model_stream, support.tool, support.model_stream, support.tool, support.model_stream",
+    ],
     "saga": [
         "trip to Lisbon booked",
         "  cancelling hotel-in-Oslo\n  cancelling flight-to-Oslo",

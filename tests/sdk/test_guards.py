@@ -340,6 +340,26 @@ def test_asyncio_does_no_io_on_behalf_of_workflow_code() -> None:
         loop.close()
 
 
+def library(body: str) -> Callable[..., Any]:
+    """A function of a module called `trusted_library`."""
+    namespace: dict[str, Any] = {"__name__": "trusted_library.part"}
+    exec(f"import random, time\ndef act(callback=None): return {body}", namespace)
+    act: Callable[..., Any] = namespace["act"]
+    return act
+
+
+def test_a_trusted_library_does_what_it_is_trusted_with_and_the_code_that_it_calls_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forbidden, "TRUSTED", dict(forbidden.TRUSTED))
+    reads, draws, calls = library("time.time()"), library("random.random()"), library("callback()")
+    assert "wf.now()" in refused(reads)
+    guards.trust("trusted_library", forbidden.FIX_CLOCK)
+    assert inside(reads) > 0
+    assert "wf.random()" in refused(draws)
+    assert "wf.now()" in refused(lambda: calls(lambda: time.time()))
+
+
 # -- reading the code ------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.core.errors import WorkflowRuleBroken
-from perdure.sdk.workflow.loop import WorkflowLoop, WorkflowTask
+from perdure.sdk.workflow.loop import InlineExecutor, WorkflowLoop, WorkflowTask
 from tests.fakes.waiting import turns
 
 
@@ -243,6 +243,24 @@ def test_what_needs_the_outside_world_is_refused_with_the_way_out(
     error = made[0].exception()
     assert isinstance(error, WorkflowRuleBroken)
     assert "@task" in str(error)
+
+
+def test_a_library_may_run_plain_functions_in_place_of_a_thread(loop: WorkflowLoop) -> None:
+    def fails() -> None:
+        raise ValueError("as in a thread")
+
+    async def use() -> list[Any]:
+        run = asyncio.get_running_loop().run_in_executor
+        return [
+            await run(InlineExecutor(), max, 1, 2),
+            await asyncio.gather(run(InlineExecutor(), fails), return_exceptions=True),
+        ]
+
+    made: list[Any] = []
+    loop.call_soon(lambda: made.append(asyncio.ensure_future(use())))
+    loop.run_until_idle()
+    largest, (error,) = made[0].result()
+    assert largest == 2 and isinstance(error, ValueError)
 
 
 def test_a_callback_that_comes_after_the_end_is_dropped(loop: WorkflowLoop) -> None:

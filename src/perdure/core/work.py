@@ -106,7 +106,7 @@ class Beat(msgspec.Struct, gc=False):
 class LogLine(msgspec.Struct, array_like=True, gc=False):
     at_us: int
     stream: str
-    """`stdout`, `stderr` or `log`."""
+    """`stdout`, `stderr` or `log`; `tokens` for the text of a model's response, as JSON strings."""
     level: str
     """`info` for printed lines; the logging level's name, in lower case, for logged ones."""
     text: str

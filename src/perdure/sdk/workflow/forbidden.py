@@ -143,6 +143,9 @@ EXEMPT: Final = frozenset(
 )
 """Top-level modules. A call below one of their frames is theirs."""
 
+TRUSTED: Final[dict[str, frozenset[str]]] = {"asyncio": frozenset({FIX_CLOCK})}
+"""Top-level modules -> the fixes of what they may do themselves: a loop reads its clock, and does no I/O for workflow code. See guards.trust."""
+
 EXEMPT_DOTTED: Final = frozenset({"importlib", "importlib._bootstrap", "importlib._bootstrap_external"})
 """Not importlib.metadata nor importlib.resources, which read files on behalf of the caller."""
 

@@ -30,7 +30,7 @@ from perdure.core.errors import WorkflowRuleBroken
 from perdure.sdk.workflow import forbidden
 from perdure.sdk.workflow.code_check import check_code
 
-__all__ = ["check_code", "enter", "inside", "install", "leave", "lifted", "uninstall"]
+__all__ = ["check_code", "enter", "inside", "install", "leave", "lifted", "trust", "uninstall"]
 
 
 class _GuardThread(threading.local):
@@ -66,6 +66,14 @@ class lifted:  # noqa: N801 (reads as a statement: `with guards.lifted():`)
 
     def __exit__(self, *_: object) -> None:
         _here.inside = self._was
+
+
+def trust(module: str, *fixes: str) -> None:
+    """Let a library do by itself what these fixes are for, such as FIX_CLOCK. Code that it calls stays guarded.
+
+    `module` is its top-level module. For libraries whose times and random numbers are known not to reach what the code asks for.
+    """
+    forbidden.TRUSTED[module] = frozenset(fixes)
 
 
 _replaced: list[tuple[Any, str, Any]] = []
@@ -111,14 +119,14 @@ def _guarded(module: ModuleType, name: str, fix: str) -> Any:
     call = f"{module.__name__}.{name}()"
 
     def guarded(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if _here.inside and _refuse(sys._getframe(1), call, fix, clock=fix is forbidden.FIX_CLOCK):
+        if _here.inside and _refuse(sys._getframe(1), call, fix):
             with lifted():
                 return original(*args, **kwargs)
         return original(*args, **kwargs)
 
     def guarded_clock(original: Callable[[], Any], /) -> Any:
         if _here.inside:
-            _refuse(sys._getframe(1), call, fix, clock=True)
+            _refuse(sys._getframe(1), call, fix)
         return original()
 
     is_clock = (module, name) in forbidden.READS_CLOCK
@@ -130,7 +138,7 @@ def _guarded_if_short(name: str, needed: int) -> Any:
 
     def guarded(original: Callable[..., Any], /, *args: Any) -> Any:
         if _here.inside and (len(args) < needed or args[needed - 1] is None):
-            _refuse(sys._getframe(1), f"time.{name}() without a time", forbidden.FIX_CLOCK, clock=True)
+            _refuse(sys._getframe(1), f"time.{name}() without a time", forbidden.FIX_CLOCK)
         return original(*args)
 
     return _dress(guarded, original)
@@ -205,7 +213,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
             _refuse(sys._getframe(1), f"open({args[0]!r})", forbidden.FIX_IO)
 
 
-def _refuse(frame: FrameType | None, call: str, fix: str, *, clock: bool = False) -> bool:
+def _refuse(frame: FrameType | None, call: str, fix: str) -> bool:
     """Raise if workflow code is behind the call; return True if exempt code is.
 
     The search goes outward through the standard library to the code that asked for the call. It ends at Perdure's driver,
@@ -221,7 +229,7 @@ def _refuse(frame: FrameType | None, call: str, fix: str, *, clock: bool = False
             break
         if top in forbidden.EXEMPT or module in forbidden.EXEMPT_DOTTED:
             return True
-        if clock and top == "asyncio" and culprit is None:  # a loop reads its clock; it does no I/O for workflow code
+        if culprit is None and fix in forbidden.TRUSTED.get(top, ()):
             return True
         if culprit is None and top not in forbidden.STDLIB and module != __name__:
             culprit = frame

@@ -18,6 +18,7 @@ import sys
 from asyncio import events as asyncio_events
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from math import inf
 from time import perf_counter  # bound here, before workflow guards wrap it
 from typing import Any, NoReturn, Protocol
@@ -97,6 +98,13 @@ class DurableTimer:
 
     def when(self) -> float:
         return self._when
+
+
+class InlineExecutor(Executor):
+    """Runs what libraries would run in a thread where it is asked for, as plain workflow code: the guards apply to it.
+
+    `run_in_executor` accepts no other executor. For libraries that take the executor of plain functions as an option.
+    """
 
 
 class driving:  # noqa: N801 (reads as a statement: `with driving(loop):`)
@@ -294,19 +302,32 @@ class WorkflowLoop(_Base):  # type: ignore[misc] # pyright: ignore[reportUntyped
     async def shutdown_asyncgens(self) -> None:
         pass
 
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if not isinstance(executor, InlineExecutor):
+            _refuse("run_in_executor")
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def _refuse(name: str) -> NoReturn:
+    raise WorkflowRuleBroken(
+        f"workflow code called {name}() of its event loop: threads, processes and sockets are not durable and cannot "
+        "be replayed. Move this into a @task, or wrap it in wf.run() to record its result"
+    )
+
 
 def _forbidden(name: str) -> Callable[..., NoReturn]:
     def refuse(self: WorkflowLoop, *args: Any, **kwargs: Any) -> NoReturn:
-        raise WorkflowRuleBroken(
-            f"workflow code called {name}() of its event loop: threads, processes and sockets are not durable and cannot "
-            "be replayed. Move this into a @task, or wrap it in wf.run() to record its result"
-        )
+        _refuse(name)
 
     return refuse
 
 
 for _name in (
-    "run_in_executor",
     "call_soon_threadsafe",
     "create_connection",
     "create_server",
