@@ -581,7 +581,7 @@ async def world(dsn: str) -> AsyncIterator[World]:
 
             await until(has_begun)
             with pytest.raises(TimeoutError):
-                await matrix_update.ask(handle.id, 1, key="matrix-one", timeout=0.01)
+                await matrix_update.ask(handle.id, 1, key="matrix-one", timeout=1.5)
             await Schedule("matrix_schedule", matrix_flow.bind("secret words"), every="1d").apply()
             keys = server.server.api.ports.keys
             assert isinstance(keys, Keys)

@@ -154,7 +154,7 @@ async def test_a_remote_client_asks_a_run_on_a_remote_worker(dsn: str) -> None:
             await fill.ask(handle.id, 13)
         assert caught.value.failure.type == "RuntimeError"
         with pytest.raises(TimeoutError):
-            await Update("nobody", int, int).ask(handle.id, 1, timeout=0.05)
+            await Update("nobody", int, int).ask(handle.id, 1, timeout=1.5)
         run = served.engine.runs[ids.parse(handle.id)]
         assert run.waiting == ["signal:rest_stop"]
         await stop.send(handle.id, True)
