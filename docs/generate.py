@@ -7,6 +7,7 @@
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
     docs/architecture.md           the phases of a run in an engine and in a worker, from their tables; the prose is written by hand
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
+    docs/how-to/add-to-fastapi.md  what Perdure changes in an application, from examples/fastapi_shop; the prose is written by hand
 
 Meanings are read from the code: the docstring of an error class, the string below a constant or a field. What only a
 reader of the docs needs (what to do about an error) is in the tables here; a class without an entry stops the generator.
@@ -16,6 +17,7 @@ tests/docs/test_generated.py compares the pages with what this would write.
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import sys
 from enum import IntEnum
@@ -586,11 +588,43 @@ def _meaning(cls: Any, key: str) -> str:
     return dict(documented(owner))[rest[-1]]
 
 
+# -- an application before and after -----------------------------------------------------------------------------------
+
+SHOP = DOCS.parent / "examples" / "fastapi_shop"
+
+
+def changed_files() -> list[str]:
+    """Files of the shop that are not the same before and after."""
+    names = {str(file.relative_to(SHOP / state)) for state in ("before", "after") for file in _shop_files(state)}
+    return [name for name in sorted(names) if _difference(name)]
+
+
+def _shop_files(state: str) -> list[Path]:
+    return [file for file in (SHOP / state).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+
+
+def _difference(name: str) -> str:
+    before, after = (
+        (SHOP / state / name).read_text().splitlines() if (SHOP / state / name).exists() else []
+        for state in ("before", "after")
+    )
+    lines = difflib.unified_diff(before, after, f"before/{name}", f"after/{name}", lineterm="")
+    return "\n".join(line.rstrip() for line in lines)  # an empty line stays one
+
+
+def fastapi_page(current: str) -> str:
+    for name in changed_files():
+        shown = f"\n```diff\n{_difference(name)}\n```\n"
+        current = _put(current, f"<!-- written by docs/generate.py: {name} -->", shown)
+    return current
+
+
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
     life, worker = DOCS / "concepts" / "lifecycles.md", DOCS / "reference" / "worker-protocol.md"
     settings = DOCS / "reference" / "settings.md"
     architecture = DOCS / "architecture.md"
+    fastapi = DOCS / "how-to" / "add-to-fastapi.md"
     return {
         architecture: architecture_page(architecture.read_text()),
         DOCS / "reference" / "errors.md": errors_page(),
@@ -599,6 +633,7 @@ def pages() -> dict[Path, str]:
         life: lifecycles_page(life.read_text()),
         settings: settings_page(settings.read_text()),
         worker: protocol_page(worker.read_text()),
+        fastapi: fastapi_page(fastapi.read_text()),
     }
 
 

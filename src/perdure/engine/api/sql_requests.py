@@ -9,6 +9,8 @@ Laws:
    and the act that is asked again under its key has no second effect.
 3. Requests are carried out in the order of their rows, as far as one engine claims them. A signal to a run whose start is still a row waits.
 4. What cannot be carried out stays with its error, and stands in the way of nothing.
+5. A request that is claimed again is claimed alone. So the death of an engine counts against the request that it was carrying out, and requests that
+   wait behind it are never given up, however often engines die.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class SqlRequests(Service):
 
     async def _carry_out(self, one: SqlRequest) -> None:
         try:
-            if one.tries > SQL_REQUEST_TRIES_MAX:  # engines died of it
+            if one.tries > SQL_REQUEST_TRIES_MAX:  # engines died of it, and of nothing else
                 await self._failed(one, f"it was tried {SQL_REQUEST_TRIES_MAX} times")
                 return
             match one.act:

@@ -1,10 +1,11 @@
 -- Acts that programs asked for in SQL: perdure.start, perdure.signal, perdure.emit.
 
 -- name: claim_sql_requests
--- In the order in which they were written. Another engine tries after lease_s, if this one has not carried them out. Locks their rows; those
--- that another engine has locked are left to it.
+-- In the order in which they were written: those that were claimed before, or those that were not. Another engine tries after lease_s, if this
+-- one has not carried them out. Locks their rows; those that another engine has locked are left to it.
 with due as (
-  select x.ctid as place from perdure.sql_request x where x.error is null and x.due_at <= perdure.clock()
+  select x.ctid as place from perdure.sql_request x
+   where x.error is null and x.due_at <= perdure.clock() and (x.tries > 0) = :again::bool
    order by x.due_at, x.id limit :limit for update skip locked
 ),
 claimed as (

@@ -1,0 +1,78 @@
+"""The shop over HTTP.
+
+uvicorn shop.main:app
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import BackgroundTasks, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from sqlalchemy.exc import IntegrityError
+
+from shop import fulfilment
+from shop.database import DatabaseSession, engine
+from shop.models import Base, Order
+
+
+@asynccontextmanager
+async def database(app: FastAPI) -> AsyncIterator[None]:
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    yield
+    await engine.dispose()
+
+
+app = FastAPI(title="Shop", lifespan=database)
+
+
+class NewOrder(BaseModel):
+    reference: str
+    customer_id: int
+    sku: str
+    quantity: int
+
+
+class OrderState(BaseModel):
+    id: int
+    status: str
+    parcel: str | None = None
+
+
+class Decision(BaseModel):
+    by: str
+
+
+@app.post("/orders", status_code=201)
+async def place(new: NewOrder, session: DatabaseSession, background: BackgroundTasks) -> OrderState:
+    order = Order(**new.model_dump())
+    async with session.begin():
+        session.add(order)
+    background.add_task(fulfilment.fulfil, order.id)
+    return OrderState(id=order.id, status=order.status)
+
+
+@app.get("/orders/{order_id}")
+async def state(order_id: int, session: DatabaseSession) -> OrderState:
+    order = await session.get(Order, order_id)
+    if order is None:
+        raise HTTPException(404, "there is no such order")
+    return OrderState(id=order.id, status=order.status, parcel=order.parcel)
+
+
+@app.post("/orders/{order_id}/approval", status_code=202)
+async def approve(order_id: int, decision: Decision, session: DatabaseSession, background: BackgroundTasks) -> None:
+    async with session.begin():
+        order = await session.get(Order, order_id, with_for_update=True)
+        if order is None:
+            raise HTTPException(404, "there is no such order")
+        if order.approved_by is not None:
+            raise HTTPException(409, f"the order was approved by {order.approved_by}")
+        order.approved_by = decision.by
+    background.add_task(fulfilment.approved, order_id)
+
+
+@app.exception_handler(IntegrityError)
+async def conflict(request: Request, error: IntegrityError) -> JSONResponse:
+    return JSONResponse({"detail": "the order breaks a rule of the shop"}, 409)
