@@ -250,7 +250,7 @@ LOCKS = [
     claimed("claim_hooks", "notification", "rule_id = 0", limit=10, lease_s=1.0),
     Lock("note_late", {"limit": 10}, skips=row("notification_rule", "id = 1")[1], found=[(6,)], skipped=[(0,)]),
     claimed("sweep_notifications", "notification", "status = 'done'", kept_s=60.0, limit=10),
-    claimed("claim_sql_requests", "sql_request", "name = 'asked'", again=False, limit=10, lease_s=1.0),
+    claimed("claim_sql_requests", "sql_request", "name = 'asked'", limit=10, lease_s=1.0),
     claimed("claim_event_starts", "event_start", "workflow = 'subscribed'", limit=10, lease_s=1.0),
     held("lock_event_start", "event_start", "workflow = 'subscribed'", event_id=1, workflow="subscribed"),
     held("lock_dedup", "dedup", "key = 'old'", ns=1, workflow="w", key="old"),

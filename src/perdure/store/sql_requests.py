@@ -13,9 +13,7 @@ from perdure.store.queries import fetch_row
 @retried()
 class PostgresSqlRequests(PostgresPort):
     async def take(self, limit: int) -> list[SqlRequest]:
-        """One that was claimed before comes alone and first: its engine may have died of it, and a try counts against no other."""
-        rows = await self._fetch("claim_sql_requests", again=True, limit=1, lease_s=LEASE_S)
-        rows = rows or await self._fetch("claim_sql_requests", again=False, limit=limit, lease_s=LEASE_S)
+        rows = await self._fetch("claim_sql_requests", limit=limit, lease_s=LEASE_S)
         return [SqlRequest(*r.values()) for r in rows]
 
     async def begin(self, id: int, run: NewRun) -> bool:

@@ -48,7 +48,7 @@ TRIM_ROWS: Final = 1_000
 
 class SqlRequests(Service):
     name = "carrying out requests in SQL"
-    poll_s = 0.25
+    poll_s = 0.4
 
     def __init__(self, api: Api) -> None:
         super().__init__()

@@ -1,16 +1,18 @@
 -- Acts that programs asked for in SQL: perdure.start, perdure.signal, perdure.emit.
 
 -- name: claim_sql_requests
--- In the order in which they were written: those that were claimed before, or those that were not. Another engine tries after lease_s, if this
--- one has not carried them out. Locks their rows; those that another engine has locked are left to it.
+-- In the order in which they are due, those that are claimed for the first time. One that was claimed before is claimed alone, when it is the
+-- first that is due: its engine may have died of it, and a try counts against no other. Another engine tries after lease_s, if this one has not
+-- carried them out. Locks the rows that are due; those that another engine has locked are left to it.
 with due as (
-  select x.ctid as place from perdure.sql_request x
-   where x.error is null and x.due_at <= perdure.clock() and (x.tries > 0) = :again::bool
+  select x.ctid as place, x.tries > 0 as again, x.due_at, x.id from perdure.sql_request x where x.error is null and x.due_at <= perdure.clock()
    order by x.due_at, x.id limit :limit for update skip locked
 ),
+first as (select f.place, f.again from due f order by f.due_at, f.id limit 1),
+chosen as (select d.place from due d join first f on d.place = f.place or not (d.again or f.again)),
 claimed as (
   update perdure.sql_request r set due_at = perdure.clock() + make_interval(secs => :lease_s::float8), tries = r.tries + 1
-    from due d where r.ctid = d.place
+    from chosen d where r.ctid = d.place
   returning r.id, r.ns, r.act, r.name, r.run_id, r.run_key, r.payload, r.key, r.options, r.by, r.tries
 )
 select c.id, c.ns, n.name as namespace, c.act, c.name, c.run_id, c.run_key, c.payload, c.key, c.options::text as options, c.by, c.tries
