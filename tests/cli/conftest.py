@@ -35,6 +35,7 @@ def live(cluster: PrivateCluster, migrated_template: str, repaired: Path) -> Ite
             PERDURE_ENGINE_LEASE_S="5s",
             PERDURE_ENGINE_HEARTBEAT_S="1s",
             PERDURE_SECRET_KEY=SECRET_KEY,
+            PERDURE_NOTIFY_ALLOW="127.0.0.1",
         ) as one,
         started("worker", *MODULES, "--server", one.grpc, cwd=ROOT, CLI_TESTS_REPAIRED=str(repaired)) as worker,
     ):

@@ -96,9 +96,17 @@ class Unreachable(PerdureError):
 class HttpApi:
     """A blocking session with one server, as one caller, in one namespace."""
 
-    def __init__(self, url: str, *, key: str | None = None, namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        namespace: str | None = None,
+        answer_s: float = ANSWER_S,
+        tries: int = TRIES,
+    ) -> None:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
-        self.namespace = namespace
+        self.namespace, self.answer_s, self._tries = namespace, answer_s, tries
         headers = {"User-Agent": f"perdure-cli/{VERSION}", "Accept": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
@@ -108,7 +116,11 @@ class HttpApi:
         context = tls_context(os.environ) if self.url.startswith("https://") else None
         try:
             self._http = HttpSession(
-                f"{self.url}/api/v1", headers, connect_s=CONNECT_S, answer_s=ANSWER_S, context=context
+                f"{self.url}/api/v1",
+                headers,
+                connect_s=min(CONNECT_S, answer_s),
+                answer_s=answer_s,
+                context=context,
             )
         except ValueError as error:
             raise InvalidInput(f"--url: {url!r} is not a server address: {error}") from None
@@ -187,7 +199,7 @@ class HttpApi:
         content = None
         if body is not NOTHING:
             content, headers = json.dumps(body).encode(), {**(headers or {}), "Content-Type": "application/json"}
-        for last in [False] * (TRIES - 1) + [True]:
+        for last in [False] * (self._tries - 1) + [True]:
             try:
                 response = self._http.request(method, path, params=_clean(params), content=content, headers=headers)
             except ConnectError as error:
@@ -210,7 +222,8 @@ class HttpApi:
 
     def _unreachable(self, error: Exception) -> Unreachable:
         if isinstance(error, TimedOut):
-            why = f"no answer within {CONNECT_S if isinstance(error, ConnectTimedOut) else ANSWER_S:g} seconds"
+            limit_s = min(CONNECT_S, self.answer_s) if isinstance(error, ConnectTimedOut) else self.answer_s
+            why = f"no answer within {limit_s:g} seconds"
         else:
             why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)).lower()
         return Unreachable(

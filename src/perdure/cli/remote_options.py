@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypedDict, Unpack
 
 import typer
 
@@ -113,6 +113,11 @@ _OUTPUT: dict[str, Any] = {
 }
 
 
+class SessionLimits(TypedDict, total=False):
+    answer_s: float
+    tries: int
+
+
 class Remote:
     """The server that a command talks to, connected on first use, and the output of the command."""
 
@@ -128,12 +133,16 @@ class Remote:
 
     @cached_property
     def api(self) -> HttpApi:
+        return self.connect()
+
+    def connect(self, **limits: Unpack[SessionLimits]) -> HttpApi:
+        """A session of its own, with the server and the credential that hold now."""
         from perdure.app.dev.discovery import server_token, server_url
         from perdure.app.http_client import HttpApi
 
         url = self._url or server_url(Path.cwd())
         key = self._api_key or server_token(url, Path.cwd()) or _stored(url)
-        return HttpApi(url, key=key, namespace=self.namespace)
+        return HttpApi(url, key=key, namespace=self.namespace, **limits)
 
     def path(self, run: str, *more: str) -> str:
         """The REST path of a run, or of something that belongs to it."""
@@ -225,6 +234,18 @@ def remote(body: Callable[Concatenate[Remote, P], None]) -> Callable[..., None]:
                 server.api.__exit__(None, None, None)
 
     return _command(body, {**_SERVER, **_OUTPUT}, call)
+
+
+def remote_silent(body: Callable[Concatenate[Remote, P], None]) -> Callable[..., None]:
+    """A command that talks to a server and has no output to format."""
+
+    def call(options: dict[str, Any], rest: dict[str, Any]) -> None:
+        from perdure.cli.render import Output
+
+        options["api_key"] = given_api_key(options["api_key"])
+        body(Remote(Output(None, None, as_json=False), **options), **rest)  # type: ignore[call-arg]
+
+    return _command(body, _SERVER, call)
 
 
 def local(body: Callable[Concatenate[Output, P], None]) -> Callable[..., None]:

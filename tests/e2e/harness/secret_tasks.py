@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import perdure
-from perdure import Retry, task, workflow
+from perdure import Approval, On, Retry, task, workflow
 from perdure.errors import TaskFailed
 
 NAME = "API_TOKEN"
@@ -93,3 +93,19 @@ async def told(value: str) -> str:
 @workflow(name="plain_workflow")
 async def leak(value: str) -> str:
     return await told(value)
+
+
+@workflow(name="asking_workflow")
+async def ask(value: str) -> None:
+    """Asks about a value that is no secret, with the error of a task that has told one: both are on the page of a link."""
+    said = ""
+    try:
+        await raised()
+    except TaskFailed as e:
+        said = str(e)
+    await Approval("check", assignees=["ada"], title="Check it?").wait(details={"value": value, "said": said})
+
+
+@workflow(name="keyed_workflow", on=On("plain.told", key="event.id"))
+async def keyed(event: dict[str, str]) -> None:
+    """Its key is taken by a run of another workflow: the log of the server has the key."""
