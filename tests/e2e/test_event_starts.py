@@ -14,6 +14,7 @@ import pytest
 from perdure import Dedup, NamedEvent, On, Perdure, TestEnv, workflow
 from perdure.core.api import named_events
 from perdure.core.api.named_events import EmitEvent, EventItem, ListEvents
+from perdure.core.limits import EVENT_START_TRIES_MAX
 from perdure.store import event_starts as store_module
 from perdure.store.event_starts import PostgresEventStarts
 from perdure.store.verify import verify
@@ -426,3 +427,31 @@ async def test_the_time_skipping_environment_starts_runs_by_events_too() -> None
         await fields.emit({"a": 4, "b": 5})
         (event,) = await decided(env.client, fields.name)
         assert await result(env.client, event) == 20
+
+
+async def test_engines_that_die_use_up_the_tries_of_no_other_start(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, ports = PostgresEventStarts.take_starts, []
+
+    async def take_none(self: PostgresEventStarts, limit: int) -> list[Any]:
+        ports.append(self)
+        return []
+
+    monkeypatch.setattr(PostgresEventStarts, "take_starts", take_none)
+    connection: Any = await asyncpg.connect(dsn)
+    async with embedded(dsn):
+        for a in range(5):
+            await fields.emit({"a": a})
+        await until(lambda: connection.fetchval("select count(*) = 5 from perdure.event_start"))
+        tries = []
+        for _ in range(2 * EVENT_START_TRIES_MAX):  # as many engines that die of what they have claimed
+            tries.append([one.tries for one in await take(ports[-1], 100)])
+            await connection.execute(
+                "update perdure.event_start set due_at = now() - (now() - due_at) - interval '1 hour'"
+            )
+    assert tries[:3] == [[1] * 5, [2], [2]]
+    monkeypatch.undo()
+    async with embedded(dsn):
+        await until(lambda: connection.fetchval("select bool_and(outcome is not null) from perdure.event_start"))
+    outcomes = await connection.fetch("select outcome, count(*) from perdure.event_start group by 1")
+    await connection.close()
+    assert [tuple(r) for r in outcomes] == [("started", 5)]

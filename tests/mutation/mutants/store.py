@@ -512,8 +512,8 @@ MUTANTS = [
     Mutant(
         "event-start-claimed-twice",
         "store/sql/named_events.sql",
-        "order by x.due_at, x.event_id limit :limit for update skip locked) d,",
-        "order by x.due_at, x.event_id limit :limit) d,",
+        "order by x.due_at, x.event_id limit :limit for update skip locked\n",
+        "order by x.due_at, x.event_id limit :limit\n",
         "store/test_locks.py::test_a_lock_holds_off_what_it_must_and_passes_over_what_others_hold[claim_event_starts-0]",
     ),
     Mutant(

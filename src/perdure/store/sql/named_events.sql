@@ -82,12 +82,18 @@ starts as (
 select id from gone;
 
 -- name: claim_event_starts
--- Starts that are to be decided. Another engine tries after lease_s, if this one has not. Locks their rows; those that another engine
--- has locked are left to it.
+-- Starts that are to be decided for the first time. One that was claimed before is claimed alone, when it is the first that is due: its engine
+-- may have died of it, and a try counts against no other. Another engine tries after lease_s, if this one has not. Locks the rows that are due;
+-- those that another engine has locked are left to it.
+with due as (
+  select x.ctid as place, x.tries > 0 as again, x.due_at, x.event_id from perdure.event_start x
+   where x.outcome is null and x.due_at <= perdure.clock()
+   order by x.due_at, x.event_id limit :limit for update skip locked
+),
+first as (select f.place, f.again from due f order by f.due_at, f.event_id limit 1),
+chosen as (select d.place from due d join first f on d.place = f.place or not (d.again or f.again))
 update perdure.event_start s set due_at = perdure.clock() + make_interval(secs => :lease_s::float8), tries = s.tries + 1
-  from (select x.ctid as place from perdure.event_start x where x.outcome is null and x.due_at <= perdure.clock()
-         order by x.due_at, x.event_id limit :limit for update skip locked) d,
-       perdure.named_event e, perdure.workflow_version v
+  from chosen d, perdure.named_event e, perdure.workflow_version v
  where s.ctid = d.place and e.id = s.event_id and v.ns = s.ns and v.workflow = s.workflow and v.version = s.version
 returning s.event_id, s.ns, s.workflow, s.tries, e.name as event, e.body, coalesce(v.subscriptions, '') as subscriptions;
 
