@@ -8,6 +8,7 @@
     docs/architecture.md           the phases of a run in an engine and in a worker, from their tables; the prose is written by hand
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
     docs/how-to/add-to-fastapi.md  what Perdure changes in an application, from examples/fastapi_shop; the prose is written by hand
+    docs/how-to/add-to-django.md   what Perdure changes in an application, from examples/django_library; the prose is written by hand
 
 Meanings are read from the code: the docstring of an error class, the string below a constant or a field. What only a
 reader of the docs needs (what to do about an error) is in the tables here; a class without an entry stops the generator.
@@ -588,34 +589,34 @@ def _meaning(cls: Any, key: str) -> str:
     return dict(documented(owner))[rest[-1]]
 
 
-# -- an application before and after -----------------------------------------------------------------------------------
+# -- applications before and after -------------------------------------------------------------------------------------
 
-SHOP = DOCS.parent / "examples" / "fastapi_shop"
-
-
-def changed_files() -> list[str]:
-    """Files of the shop that are not the same before and after."""
-    names = {str(file.relative_to(SHOP / state)) for state in ("before", "after") for file in _shop_files(state)}
-    return [name for name in sorted(names) if _difference(name)]
+EXAMPLES = DOCS.parent / "examples"
+NOT_SHOWN = {"library/tests.py"}
+"""Changed files that no page shows."""
 
 
-def _shop_files(state: str) -> list[Path]:
-    return [file for file in (SHOP / state).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+def changes(example: str) -> dict[str, str]:
+    """File of an example -> its difference before and after, for files that have one."""
+    states = [EXAMPLES / example / state for state in ("before", "after")]
+    names = {str(file.relative_to(state)) for state in states for file in state.rglob("*") if _is_source(file)}
+    found = {name: _difference(name, [state / name for state in states]) for name in sorted(names - NOT_SHOWN)}
+    return {name: text for name, text in found.items() if text}
 
 
-def _difference(name: str) -> str:
-    before, after = (
-        (SHOP / state / name).read_text().splitlines() if (SHOP / state / name).exists() else []
-        for state in ("before", "after")
-    )
+def _is_source(file: Path) -> bool:
+    return file.is_file() and "__pycache__" not in file.parts
+
+
+def _difference(name: str, files: list[Path]) -> str:
+    before, after = (file.read_text().splitlines() if file.exists() else [] for file in files)
     lines = difflib.unified_diff(before, after, f"before/{name}", f"after/{name}", lineterm="")
     return "\n".join(line.rstrip() for line in lines)  # an empty line stays one
 
 
-def fastapi_page(current: str) -> str:
-    for name in changed_files():
-        shown = f"\n```diff\n{_difference(name)}\n```\n"
-        current = _put(current, f"<!-- written by docs/generate.py: {name} -->", shown)
+def changes_page(current: str, example: str) -> str:
+    for name, text in changes(example).items():
+        current = _put(current, f"<!-- written by docs/generate.py: {name} -->", f"\n```diff\n{text}\n```\n")
     return current
 
 
@@ -625,6 +626,7 @@ def pages() -> dict[Path, str]:
     settings = DOCS / "reference" / "settings.md"
     architecture = DOCS / "architecture.md"
     fastapi = DOCS / "how-to" / "add-to-fastapi.md"
+    django = DOCS / "how-to" / "add-to-django.md"
     return {
         architecture: architecture_page(architecture.read_text()),
         DOCS / "reference" / "errors.md": errors_page(),
@@ -633,7 +635,8 @@ def pages() -> dict[Path, str]:
         life: lifecycles_page(life.read_text()),
         settings: settings_page(settings.read_text()),
         worker: protocol_page(worker.read_text()),
-        fastapi: fastapi_page(fastapi.read_text()),
+        fastapi: changes_page(fastapi.read_text(), "fastapi_shop"),
+        django: changes_page(django.read_text(), "django_library"),
     }
 
 

@@ -103,6 +103,7 @@ ENGINE_GRANTS: Final = {
 _OF_ATTEMPTS: Final = ("attempt_outcome(text, text)", "is_attempt(text, int, timestamptz, text)")
 CALLER_FUNCTIONS: Final = (
     "start(text, jsonb, text, jsonb)",
+    "requested_start(uuid)",
     "signal(text, text, jsonb, text, jsonb)",
     "signal(uuid, text, jsonb, text, jsonb)",
     "emit(text, jsonb, text, jsonb)",

@@ -15,6 +15,7 @@ from perdure.core.work import Report
 from perdure.sdk.worker.attempt_secrets import TaskSecrets, check_result
 from perdure.sdk.worker.attempts import Attempt, AttemptCancelled, Slot, current_slot
 from perdure.sdk.worker.reports import ended_report, error_report, success_report
+from perdure.sdk.worker.surroundings import surrounded
 from perdure.sdk.worker.task_payloads import TaskPayloads
 from perdure.sdk.worker.threads import ThreadInterrupt
 from perdure.sdk.worker.tracing import TaskTracer
@@ -71,7 +72,7 @@ class PlainCalls:
             given = self._border.secrets.fill_now(info, payloads.input_now(a.input))
             args, kwargs = definition.signature.decode_call(given)
             fn = definition.fn if self._tracer is None else self._tracer.around(a, definition.fn)
-            value = definition.signature.encode_result(context.run(fn, *args, **kwargs))
+            value = definition.signature.encode_result(context.run(surrounded, fn, *args, **kwargs))
             check_result(info, value)
             value = payloads.result_now(value, a.name)
             if info.cancelled:

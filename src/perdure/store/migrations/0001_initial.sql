@@ -1167,6 +1167,7 @@ comment on column perdure.sql_request.run_key is 'in place of run_id: the key of
 comment on column perdure.sql_request.payload is 'JSON';
 create index sql_request_due on perdure.sql_request (due_at, id) where error is null;
 create index sql_request_key on perdure.sql_request (ns, key) where act = 'start' and error is null;
+create index sql_request_run on perdure.sql_request (run_id) where act = 'start';
 create index sql_request_age on perdure.sql_request (at) where error is not null;
 
 create function perdure.sql_namespace(options jsonb, allowed text[]) returns int language plpgsql stable as $$
@@ -1228,6 +1229,14 @@ begin
                                                'attributes', options->'attributes')), session_user, perdure.clock(), begins);
   return made;
 end $$;
+
+-- A start that was asked for and has not become a run: what was asked for, and the error if it cannot be carried out. Null: there is none, or
+-- another role has asked for it.
+create function perdure.requested_start(run uuid) returns jsonb
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select jsonb_build_object('workflow', r.name, 'input', r.payload, 'at', r.at, 'error', r.error)
+    from perdure.sql_request r where r.act = 'start' and r.run_id = run and r.by = session_user;
+$$;
 
 -- A signal to a run, which is named by its id, or by `key:` and its key.
 create function perdure.signal(run text, signal text, payload jsonb default 'null', key text default null, options jsonb default '{}') returns void

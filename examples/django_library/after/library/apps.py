@@ -1,0 +1,7 @@
+"""The library as an application of Django."""
+
+from django.apps import AppConfig
+
+
+class LibraryConfig(AppConfig):
+    name = "library"
