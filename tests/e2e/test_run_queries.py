@@ -120,7 +120,8 @@ async def test_a_query_wakes_and_writes_nothing(dsn: str) -> None:
         assert await percent.read(run.id) == 50.0
 
         async def is_undisturbed() -> bool:
-            return await run.describe() == before
+            assert await run.describe() == before
+            return True
 
         await holds(is_undisturbed, 0.3)
         assert await run.history() == history
