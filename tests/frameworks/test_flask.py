@@ -66,7 +66,7 @@ def test_the_client_is_opened_by_the_first_request_and_not_before(dsn: str) -> N
     perdure = FlaskPerdure(opener=embedded(dsn))
     app = made(perdure)
     assert app.extensions["perdure"] is perdure
-    assert perdure._client is None
+    assert not perdure._client.is_open
     web = app.test_client()
     try:
         assert web.get("/found/hello").get_json()["text"] == "HELLO"

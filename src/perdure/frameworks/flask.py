@@ -11,29 +11,22 @@
     def place() -> dict[str, str]:
         return {"run": perdure.client.start(fulfil, request.json["order"]).id}
 
-Laws:
-
-1. The client is opened at its first use, never at import: servers such as gunicorn import the application and fork afterwards, and neither
-   connections nor threads survive a fork. A process that is forked while a client is open opens one of its own.
-2. A process has one client, which all of its threads use. It is closed when the process ends.
-3. A database or server that is away fails the handlers that need it, and no others.
+The client is opened in each process at its first use, never at import: app/process_client.py. A database or server that is away fails the
+handlers that need it, and no others.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
-from weakref import WeakSet
+from typing import Final, TypeAlias
 
 from flask import Flask, g, jsonify
 from flask.typing import ResponseReturnValue
 
+from perdure.app.process_client import ProcessClient
 from perdure.app.sync import SyncClient, SyncPerdure
 from perdure.app.web_answers import answer_to
 from perdure.core.errors import PerdureError
@@ -63,11 +56,9 @@ class FlaskPerdure:
     def __init__(
         self, app: Flask | None = None, opener: SyncOpener = SyncPerdure, *, answer_errors: bool = True
     ) -> None:
-        self._opener, self._answers_errors = opener, answer_errors
-        self._lock = threading.Lock()
-        self._client: SyncPerdure | SyncClient | None = None
+        self._answers_errors = answer_errors
+        self._client: ProcessClient[SyncPerdure | SyncClient] = ProcessClient(opener)
         self._failed_at = -OPEN_RETRY_S
-        _extensions.add(self)
         if app is not None:
             self.init_app(app)
 
@@ -82,36 +73,25 @@ class FlaskPerdure:
     @property
     def client(self) -> SyncPerdure | SyncClient:
         """The client of this process, opened when it is asked for first. Raises what opening it raises."""
-        return self._client or self.open()
+        return self._client.get()
 
     def open(self) -> SyncPerdure | SyncClient:
         """Open the client now, so that a worker inside it begins before the first request. Call it in a process that is forked no more."""
-        with self._lock:
-            if self._client is None:
-                try:
-                    self._client = self._opener().__enter__()
-                except BaseException:
-                    self._failed_at = time.monotonic()
-                    raise
-                atexit.register(self.close)
-            return self._client
+        return self._client.get()
 
     def close(self) -> None:
         """Close the client, if it is open. It is opened again when it is needed."""
-        with self._lock:
-            client, self._client = self._client, None
-        atexit.unregister(self.close)
-        if client is not None:
-            client.__exit__(None, None, None)
+        self._client.close()
 
     def _enter(self) -> None:
         """The client found by context in this request."""
-        if self._client is None:
+        if not self._client.is_open:
             if time.monotonic() - self._failed_at < OPEN_RETRY_S:
                 return
             try:
-                self.open()
+                self._client.get()
             except Exception as error:
+                self._failed_at = time.monotonic()
                 log.warning("Perdure could not be opened; handlers that need it will fail: %s", error)
                 return
         setattr(g, TOKEN, ambient.set(self.client._client._backend))
@@ -121,26 +101,6 @@ class FlaskPerdure:
         if token is not None:
             with suppress(ValueError):  # a streamed response may end in another context
                 ambient.reset(token)
-
-    def forget(self) -> None:
-        """In a process that was forked: the thread and the connections of the client are those of its parent."""
-        client, self._client, self._lock = self._client, None, threading.Lock()
-        if client is not None:
-            client._client._backend.close()  # it is not found any more; nothing is sent
-            _of_parents.append(client)
-
-
-_extensions: WeakSet[FlaskPerdure] = WeakSet()
-_of_parents: list[Any] = []
-"""Kept for good: collected, they would close what they share with the parent, such as the selector of an event loop."""
-
-
-def _forget_all() -> None:
-    for extension in list(_extensions):
-        extension.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
 
 
 def _answered(error: PerdureError) -> ResponseReturnValue:

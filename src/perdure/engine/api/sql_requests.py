@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import random
+from math import inf
 from time import monotonic
 from typing import Final
 
@@ -40,6 +41,9 @@ log = logging.getLogger("perdure.engine")
 
 TAKEN_MAX: Final = 200
 """Requests that are claimed at a time."""
+BUSY_POLL_S: Final = 0.2
+BUSY_FOR_S: Final = 60.0
+"""After a request the next ones are looked for more often, for this long."""
 START_WAIT_S: Final = 0.2
 """Before a signal is tried again whose run another engine is about to start."""
 TRIM_EVERY_S: Final = 600.0
@@ -48,20 +52,23 @@ TRIM_ROWS: Final = 1_000
 
 class SqlRequests(Service):
     name = "carrying out requests in SQL"
-    poll_s = 0.4
+    poll_s = 1.0
 
     def __init__(self, api: Api) -> None:
         super().__init__()
         self._api, self._store = api, api.ports.sql_requests
         self._trim_at_s = monotonic() + TRIM_EVERY_S * random.random()
+        self._busy_until_s = -inf
 
-    async def poll_once(self) -> None:
+    async def poll_once(self) -> float | None:
         while taken := await self._store.take(TAKEN_MAX):
+            self._busy_until_s = monotonic() + BUSY_FOR_S
             for one in taken:
                 await self._carry_out(one)
         if monotonic() >= self._trim_at_s:
             self._trim_at_s = monotonic() + TRIM_EVERY_S * random.uniform(0.75, 1.25)
             await self._store.trim(SQL_REQUESTS_KEPT_S, TRIM_ROWS)
+        return BUSY_POLL_S if monotonic() < self._busy_until_s else None
 
     async def _carry_out(self, one: SqlRequest) -> None:
         try:

@@ -1,17 +1,11 @@
-"""The client of this process.
-
-A web server loads the application in one process and forks others. A client has an event loop in a thread, which a fork does not copy. So it is
-opened by the first call in each process, and a child of a fork forgets the one of its parent.
-"""
+"""The client of this process, opened by its first use: app/process_client.py."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
-import threading
 from pathlib import Path
 
+from perdure.app.process_client import ProcessClient
 from perdure.app.sync import OpenedHere, SyncClient, SyncPerdure
 from perdure.engine.settings import EngineSettings
 from perdure.frameworks.django.configuration import DjangoSettings, configuration, database_dsn
@@ -19,41 +13,7 @@ from perdure.sdk.client.base import ClientBase
 from perdure.sdk.client.channel import Tls
 from perdure.sdk.client.sync_surface import SyncClientBase
 
-
-class ProcessClient:
-    """Opened by its first use, closed when the process ends."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._opened: OpenedHere | None = None
-
-    def get(self) -> OpenedHere:
-        if self._opened is None:
-            with self._lock:
-                if self._opened is None:
-                    self._opened = _new_client(configuration()).__enter__()
-        return self._opened
-
-    @property
-    def is_open(self) -> bool:
-        return self._opened is not None
-
-    def close(self) -> None:
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.__exit__(None, None, None)
-
-    def forget(self) -> None:
-        """In the child of a fork: the threads of the client are in the parent, and its lock may be taken for good."""
-        opened, self._opened, self._lock = self._opened, None, threading.Lock()
-        if opened is not None:
-            opened._client._backend.close()  # touches no connection: code without a client at hand finds it no more
-
-
-process_client = ProcessClient()
-atexit.register(process_client.close)
-os.register_at_fork(after_in_child=process_client.forget)
+process_client: ProcessClient[OpenedHere] = ProcessClient(lambda: _new_client(configuration()))
 
 
 def client() -> SyncClientBase:
