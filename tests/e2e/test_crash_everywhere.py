@@ -67,6 +67,11 @@ async def undecided(m: ModuleType, run: Run) -> None:
     await run.advance("1d")
 
 
+async def refunded(m: ModuleType, run: Run) -> None:
+    await run.settle()
+    await m.approvals.approval.approve(run.id, by="ada")
+
+
 async def cancelled(m: ModuleType, run: Run) -> None:
     async for event in run.handle.events():
         if event.type in ("ChildStarted", "TasksScheduled"):
@@ -124,6 +129,7 @@ PEOPLE = [{"name": "Ada", "remote": True}, {"name": "Grace", "remote": False}]
 TRIP = {"city": "Oslo", "nights": ["mon", "tue"]}
 
 CASES = [
+    Case("agent", "support", ("Where is my order?", "Grace"), drive=refunded),
     Case("approval", "review", ("Good News",), drive=agreed, label="agreed"),
     Case("approval", "review", ("Bad News",), drive=rejected, label="rejected"),
     Case("approval", "review", ("No News",), drive=undecided, label="undecided"),
@@ -164,7 +170,8 @@ CASES = [
 NOT_RUN = {
     ("schedules", "reading"): "asks for the nominal time that a schedule gives its runs",
 }
-"""Workflows of examples that cannot be run here. The folder on_ray needs a cluster of Ray, services has no workflows."""
+"""Workflows of examples that cannot be run here. The folder on_ray needs a cluster of Ray, services has no workflows; fastapi_shop and django_library
+are killed in tests of their own."""
 
 
 @pytest.fixture
@@ -191,11 +198,17 @@ def test_every_workflow_of_the_examples_is_crashed_or_has_a_reason(own_registry:
     for file in EXAMPLES.glob("*.py"):
         registry.workflows = registry.Registry("workflow")
         loaded(file.stem)
-        found |= {(file.stem, name) for name in registry.workflows.names()}
+        found |= {(file.stem, name) for name in registry.workflows.names() if not name.startswith("perdure.")}
     assert found == known
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+NOISY = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""Cancel scopes of anyio, which Pydantic AI uses, complain when the coroutine of a killed run is collected."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.id, marks=NOISY if case.module == "agent" else ()) for case in CASES]
+)
 async def test_an_example_ends_the_same_wherever_it_crashes(case: Case, own_registry: None) -> None:
     module = loaded(case.module)
     async with TestEnv() as env:
