@@ -14,7 +14,7 @@ from perdure.cli.help import flags_of, is_argument
 from perdure.cli.pointers import COMMAND_POINTERS, VERB_SYNONYMS
 from tests.cli.live import perdure
 
-NO_DATA = {"dev", "init", "server", "worker", "job", "completion", "migrate", "login", "logout"}
+NO_DATA = {"mcp", "dev", "init", "server", "worker", "job", "completion", "migrate", "login", "logout"}
 """Commands that run a process or print no data."""
 JSON_ONLY = {"doctor", "verify", "bench", "bench scale"}
 """Commands on the database with a report of their own: `--json`, without `-o`."""
