@@ -26,7 +26,7 @@ from tests.fakes.receivers import Received, Receiver, http_receiver
 from tests.fakes.waiting import until
 
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
-SECONDS = float(os.environ.get("PERDURE_NOTIFICATION_SECONDS", "15"))
+SECONDS = float(os.environ.get("PERDURE_NOTIFICATION_SECONDS", "6"))
 LONGEST = 3
 """Times as long, until a kill has hit a delivery."""
 SERVERS = 2

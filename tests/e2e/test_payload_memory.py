@@ -22,11 +22,11 @@ import psutil
 import pytest
 
 from perdure import Client, flow
-from perdure.app.flow_files import flow_text
 from perdure.core.api import definitions
 from perdure.core.api.definitions import DeployFlow
 from perdure.errors import PerdureError
 from perdure.localpg.cluster import PrivateCluster
+from perdure.sdk.client.flow_text import flow_text
 from perdure.store.migrate import migrate
 from tests.e2e.harness import payload_load
 from tests.fakes.waiting import until
