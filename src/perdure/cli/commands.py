@@ -84,7 +84,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "namespace": Entry("namespaces", "Create, list and delete namespaces."),
         "api-key": Entry("api_keys", "Create, list and revoke API keys."),
         "audit": Entry("audit", "Print the audit log, newest first."),
-        "mcp": Entry("mcp", "Serve runs to agents as tools, by the Model Context Protocol."),
+        "mcp": Entry("mcp", "Serve runs to agents as tools, over the Model Context Protocol."),
         "migrate": Entry("database", "Update the schema of the database."),
         "doctor": Entry("database", "Check the database and suggest fixes."),
         "verify": Entry("verify", "Verify that no run was lost or corrupted."),

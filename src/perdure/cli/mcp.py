@@ -1,4 +1,4 @@
-"""`perdure mcp`: tools for agents, by the Model Context Protocol."""
+"""`perdure mcp`: tools for agents, over the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mcp(
         float, typer.Option("--timeout", metavar="SECONDS", min=1, max=600, help="How long a call may take.")
     ] = CALL_S_DEFAULT,
 ) -> None:
-    """Serve runs to agents as tools, by the Model Context Protocol.
+    """Serve runs to agents as tools, over the Model Context Protocol.
 
     Speaks the protocol on stdin and stdout, and logs to stderr. A client starts it: claude mcp add perdure -- perdure mcp
 
