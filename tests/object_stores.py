@@ -104,7 +104,7 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

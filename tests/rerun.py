@@ -14,9 +14,11 @@ from typing import Final
 
 import pytest
 
-RERUNS_MAX: Final = 10
+RERUNS_MAX: Final = 40
 """More failures than this are no accident of the machine: none of them is run again."""
 RERUN_S_MAX: Final = 600
+RERUNS_S_MAX: Final = 1200
+"""For all of them. Those that are left then have failed."""
 TEST_S_MAX: Final = 600
 """A test that takes longer hangs: it fails, and the rest runs."""
 KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
@@ -82,20 +84,27 @@ def main(args: list[str]) -> int:
     if len(recorder.failures) > RERUNS_MAX:
         print(f"\n{len(recorder.failures)} tests failed, more than {RERUNS_MAX}: none is run again.")
     else:
-        flaky = [test for test, outputs in recorder.failures.items() if _passes_alone(test, "\n".join(outputs))]
+        deadline = time.monotonic() + RERUNS_S_MAX
+        flaky = [
+            test for test, outputs in recorder.failures.items() if _passes_alone(test, "\n".join(outputs), deadline)
+        ]
     if flaky:
         print(f"\n== flaky tests: {len(flaky)} failed and then passed alone", *flaky, sep="\n  ")
     print(recorder.closing_line(flaky, time.monotonic() - began), flush=True)
     return code if len(flaky) < len(recorder.failures) else 0
 
 
-def _passes_alone(test: str, first: str) -> bool:
+def _passes_alone(test: str, first: str, deadline: float) -> bool:
+    within_s = min(RERUN_S_MAX, deadline - time.monotonic())
+    if within_s <= 0:
+        print(f"\n== FAILED {test}, not run again: {RERUNS_S_MAX} s are over\n{first}", flush=True)
+        return False
     command = [sys.executable, "-m", "pytest", "-q", "--durations=0", "--durations-min=5", test]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=RERUN_S_MAX, check=False)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=False)
         passed, second = run.returncode == 0, run.stdout + run.stderr
     except subprocess.TimeoutExpired as e:
-        passed, second = False, f"not over after {RERUN_S_MAX} s\n{e.stdout!r}"
+        passed, second = False, f"not over after {within_s:.0f} s\n{e.stdout!r}"
     print(f"\n== {'FLAKY' if passed else 'FAILED TWICE'} {test}")
     print(f"-- the first time, among the others\n{first}\n-- the second time, alone\n{second}", flush=True)
     return passed

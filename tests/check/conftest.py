@@ -44,7 +44,7 @@ class Runs:
             shown = json.loads(self.cli.ok("list", "--waiting-on", on, "--json"))
             return any(item["id"] == run for item in shown)
 
-        until_sync(reached, within_s=60)
+        until_sync(reached)
 
     def ends(self, run: str) -> None:
         until_sync(lambda: json.loads(self.cli.ok("show", run, "--json"))["status"] == "cancelled")

@@ -91,7 +91,7 @@ class Office:
 
     def rest(self, who: str | None, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
         given = {**headers, **({"Authorization": f"Bearer {self.keys[who]}"} if who else {})}
-        with httpx2.Client(base_url=f"{self.url}/api/v1", headers=given, timeout=30) as http:
+        with httpx2.Client(base_url=f"{self.url}/api/v1", headers=given, timeout=120) as http:
             return http.request(method, path, json=body)
 
     def ask(self, style: str, timeout: str = "1h", escalate: str = "30m") -> str:
@@ -187,7 +187,7 @@ def by_link(office: Office, run: str, who: str, approved: bool, price: int, comm
     if not made.is_success:
         return False, made.json()["code"]
     form = {"answer": "approve" if approved else "reject", "f.price": str(price), "comment": comment}
-    answer = httpx2.post(made.json()["url"], data=form)
+    answer = httpx2.post(made.json()["url"], data=form, timeout=120)
     return answer.is_success, answer.text.partition("<h1>")[2].partition("</h1>")[0]
 
 
@@ -276,10 +276,14 @@ def test_a_link_works_once(office: Office, style: str) -> None:
     run = office.ask(style)
     url = office.link(run, "ada")
     for _ in range(2):
-        assert httpx2.get(url).status_code == 200, "looking does not use it up"
+        assert httpx2.get(url, timeout=120).status_code == 200, "looking does not use it up"
     form = {"answer": "approve", "f.price": "3"}
-    assert httpx2.post(url, data=form).status_code == 200
-    for again in (httpx2.post(url, data=form), httpx2.post(url, json={"approved": False}), httpx2.get(url)):
+    assert httpx2.post(url, data=form, timeout=120).status_code == 200
+    for again in (
+        httpx2.post(url, data=form, timeout=120),
+        httpx2.post(url, json={"approved": False}, timeout=120),
+        httpx2.get(url, timeout=120),
+    ):
         assert again.status_code == 409
         assert "link_used" in again.text
     view = office.rest("ada", "GET", f"/approvals/{run}/sign").json()
@@ -292,12 +296,17 @@ def test_a_link_that_was_changed_or_is_over_opens_nothing(office: Office) -> Non
     base, _, token = url.rpartition("/")
     tampered = [token[:i] + ("A" if token[i] != "A" else "B") + token[i + 1 :] for i in range(0, len(token), 7)]
     for bad in (*tampered, token + "A", token[:-1], token + "=", "x", "%00"):
-        for answer in (httpx2.get(f"{base}/{bad}"), httpx2.post(f"{base}/{bad}", json={"approved": True})):
+        for answer in (
+            httpx2.get(f"{base}/{bad}", timeout=120),
+            httpx2.post(f"{base}/{bad}", json={"approved": True}, timeout=120),
+        ):
             assert answer.status_code in (404, 422), bad
             assert run not in answer.text
     short = office.link(run, "ada", expires_in="200ms")
-    until_sync(lambda: httpx2.get(short).status_code == 410)
-    late = httpx2.post(short, json={"approved": True, "value": {"price": 1}}, headers={"Accept": "application/json"})
+    until_sync(lambda: httpx2.get(short, timeout=120).status_code == 410)
+    late = httpx2.post(
+        short, json={"approved": True, "value": {"price": 1}}, headers={"Accept": "application/json"}, timeout=120
+    )
     assert (late.status_code, late.json()["code"]) == (410, "link_expired")
     assert office.rest("ada", "GET", f"/approvals/{run}/sign").json()["votes"] == []
 
@@ -307,7 +316,7 @@ def test_two_uses_at_once_are_one_use(office: Office) -> None:
     url = office.link(run, "ada")
 
     async def both() -> list[int]:
-        async with httpx2.AsyncClient(timeout=30) as http:
+        async with httpx2.AsyncClient(timeout=120) as http:
             sent = [http.post(url, json={"approved": True, "value": {"price": n}}) for n in range(8)]
             return sorted(answer.status_code for answer in await asyncio.gather(*sent))
 
@@ -317,10 +326,10 @@ def test_two_uses_at_once_are_one_use(office: Office) -> None:
 def test_a_wrong_answer_leaves_the_link_good(office: Office) -> None:
     run = office.ask("code")
     url = office.link(run, "ada")
-    wrong = httpx2.post(url, data={"answer": "approve", "f.price": "much", "comment": "keep me"})
+    wrong = httpx2.post(url, data={"answer": "approve", "f.price": "much", "comment": "keep me"}, timeout=120)
     assert wrong.status_code == 422 and "is no number" in wrong.text and "keep me" in wrong.text
-    assert httpx2.post(url, json={"approved": True}).status_code == 422
-    assert httpx2.post(url, data={"answer": "approve", "f.price": "2"}).status_code == 200
+    assert httpx2.post(url, json={"approved": True}, timeout=120).status_code == 422
+    assert httpx2.post(url, data={"answer": "approve", "f.price": "2"}, timeout=120).status_code == 200
 
 
 def test_nobody_makes_a_link_for_somebody_else_or_answers_in_their_name_but_an_administrator(office: Office) -> None:
@@ -352,7 +361,7 @@ def test_every_act_is_in_the_audit_log(office: Office) -> None:
     run = office.ask("graph")
     assert office.rest("ada", "POST", f"/approvals/{run}/sign/delegate", {"to": "eve"}).status_code == 200
     url = office.link(run, "eve")
-    assert httpx2.post(url, data={"answer": "approve", "f.price": "1"}).status_code == 200
+    assert httpx2.post(url, data={"answer": "approve", "f.price": "1"}, timeout=120).status_code == 200
     assert office.cli("ben", "reject", run, "sign", "--comment", "no").code == 0
     lines = [a for a in office.rest("admin", "GET", "/audit").json()["items"] if a["target"] == run]
     acts = [(a["action"], a["actor"] if a["actor"].startswith("link") else "", a["detail"].get("who")) for a in lines]
@@ -370,10 +379,10 @@ def test_every_act_is_in_the_audit_log(office: Office) -> None:
 def test_a_link_for_a_plain_promise(office: Office) -> None:
     run = office.cli("admin", "run", "asking_value").lines[0][0]
     url = office.cli("admin", "approval", "link", run, "answer").lines[0][0]
-    page = httpx2.get(url)
+    page = httpx2.get(url, timeout=120)
     assert page.status_code == 200 and "answer" in page.text
-    assert httpx2.post(url, data={"value": "forty-two"}).status_code == 200
-    assert httpx2.post(url, data={"value": "again"}).status_code == 409
+    assert httpx2.post(url, data={"value": "forty-two"}, timeout=120).status_code == 200
+    assert httpx2.post(url, data={"value": "again"}, timeout=120).status_code == 409
     assert office.said(run) == "forty-two"
 
 

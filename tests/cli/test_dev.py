@@ -84,7 +84,7 @@ def test_the_first_minute(installed: list[str], directory: Path) -> None:
     with started("dev", cwd=directory, program=installed) as dev:
         said = dev.until("success", FIRST_MINUTE_S)
         link = signed_link_of(dev.until("http://"))
-        with httpx2.Client(follow_redirects=True) as browser:
+        with httpx2.Client(follow_redirects=True, timeout=120) as browser:
             page = browser.get(link)
             shown = browser.get(
                 str(page.url).replace("/runs/", "/api/v1/runs/")
@@ -105,7 +105,7 @@ def test_the_first_minute(installed: list[str], directory: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=30,
+            timeout=120,
         )
         assert json.loads(again.stdout)["result"] == "Good morning, Edsger!"
 
@@ -115,7 +115,7 @@ def test_the_first_minute(installed: list[str], directory: Path) -> None:
     assert not postgres_of(directory)
     assert not (directory / ".perdure" / "dev.json").exists()
     with pytest.raises(httpx2.TransportError):
-        httpx2.get(link)
+        httpx2.get(link, timeout=120)
 
 
 def test_once_ends_with_the_outcome_of_the_first_run(directory: Path, dsn: str) -> None:
@@ -247,7 +247,7 @@ def test_it_stops_at_once_whatever_its_runs_do(directory: Path, number: signal.S
         family = children(dev)
         began = time.monotonic()
         dev.process.send_signal(number)
-        dev.process.wait(30)
+        dev.process.wait(120)
         took = time.monotonic() - began
         assert took < 5.0 + LOADED_S, f"it took {took:.1f} s"
         within_s = 5.0 if number == signal.SIGTERM else 60.0

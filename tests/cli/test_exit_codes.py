@@ -55,7 +55,7 @@ def test_every_code_is_what_the_program_ends_with(code: int, cli: Cli, tmp_path:
         if code == 130:
             program.until("running")
             program.process.send_signal(signal.SIGINT)
-        assert program.process.wait(30) == code
+        assert program.process.wait(120) == code
         assert "Traceback" not in program.rest()
     if code == 130:
         cli.ok("cancel", "key:endless-run")

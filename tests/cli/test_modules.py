@@ -45,7 +45,7 @@ def worker(directory: Path, *modules: str) -> subprocess.CompletedProcess[str]:
     """Loading happens before connecting, so no server is needed to see it fail."""
     program = "import sys; from perdure.cli.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, "worker", *modules], cwd=directory, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", program, "worker", *modules], cwd=directory, capture_output=True, text=True, timeout=120
     )
 
 

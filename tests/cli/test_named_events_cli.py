@@ -47,7 +47,7 @@ def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
     assert name == "shop" and url == f"{cli.url}/hooks/default/shop" and "not shown again" in made.err
     body = b'{"a": 1}'
     header = signed(secret, body)
-    assert httpx2.post(url, content=body, headers=header).status_code == 200
+    assert httpx2.post(url, content=body, headers=header, timeout=120).status_code == 200
     assert json.loads(cli.ok("event", "list", "--name", "cli.hooked", "-o", "json"))[0]["payload"] == {"a": 1}
     again = cli("webhook", "create", "shop", "--event", "cli.other")
     assert again.code == 0 and "keeps its secret" in again.err and secret not in again.out + again.err
@@ -55,10 +55,10 @@ def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
     assert secret not in cli.ok("webhook", "list", "-o", "json")
     kept = cli("webhook", "rotate", "shop", "--keep-old", "24h")
     assert "stays valid until" in kept.err
-    assert httpx2.post(url, content=body, headers=header).status_code == 200
+    assert httpx2.post(url, content=body, headers=header, timeout=120).status_code == 200
     fresh = cli("webhook", "rotate", "shop").lines[0][2]
     assert fresh not in (secret, kept.lines[0][2])
-    assert httpx2.post(url, content=body, headers=header).status_code == 404
+    assert httpx2.post(url, content=body, headers=header, timeout=120).status_code == 404
     assert "deleted webhook" in cli("webhook", "delete", "shop").err + cli("webhook", "list").out
     assert cli("webhook", "delete", "shop").code == 4
 
@@ -71,7 +71,7 @@ def test_the_secret_of_a_provider_comes_from_a_file_and_is_not_shown(cli: Cli, t
     body = b'{"ref": "main"}'
     mac = hmac.new(b"hush hush hush", body, "sha256").hexdigest()
     headers = {"X-Hub-Signature-256": f"sha256={mac}", "X-GitHub-Event": "push", "X-GitHub-Delivery": "1"}
-    assert httpx2.post(made.lines[0][1], content=body, headers=headers).status_code == 200
+    assert httpx2.post(made.lines[0][1], content=body, headers=headers, timeout=120).status_code == 200
     assert [e["key"] for e in json.loads(cli.ok("event", "list", "--name", "github.push", "-o", "json"))] == [
         "hook:gh:1"
     ]

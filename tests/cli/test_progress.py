@@ -59,7 +59,7 @@ def running(dsn: str, tmp_path: Path) -> Iterator[Running]:
 
 
 def tasks_of(one: Running, run: str) -> dict[str, Any]:
-    page = httpx2.get(f"{one.http}/api/v1/runs/{run}/tasks").json()
+    page = httpx2.get(f"{one.http}/api/v1/runs/{run}/tasks", timeout=120).json()
     return {task["name"]: task for task in page["items"]}
 
 
@@ -88,7 +88,7 @@ def test_progress_is_given_by_the_api_and_drawn_as_bars(running: Running, tmp_pa
         ["-c", PROGRAM, "watch", run],
         env=clean_environment() | {"PERDURE_URL": running.http, "TERM": "xterm", "NO_COLOR": "1"},
         encoding="utf-8",
-        timeout=30,
+        timeout=120,
         dimensions=(50, 150),  # type: ignore[arg-type]
     )
     terminal.expect_exact("1,500,000  rows [2J of many")

@@ -50,7 +50,7 @@ def begin(cli: Cli, *words: str) -> str:
 
 
 def rest(place: Running, path: str, **params: Any) -> Any:
-    answer = httpx2.get(f"{place.http}/api/v1{path}", params=params, timeout=30)
+    answer = httpx2.get(f"{place.http}/api/v1{path}", params=params, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -242,7 +242,7 @@ def test_metrics_count_by_the_same_words(place: Running, cli: Cli) -> None:
     begin(cli, "wait_signal")
 
     def counted() -> list[str]:
-        lines = httpx2.get(f"{place.http}/metrics").text.splitlines()
+        lines = httpx2.get(f"{place.http}/metrics", timeout=120).text.splitlines()
         return [x for x in lines if x.startswith("perdure_waiting{") and 'reason="signal"' in x and 'what="run"' in x]
 
-    until_sync(counted, within_s=40)
+    until_sync(counted)

@@ -52,7 +52,7 @@ def test_a_killed_program_goes_on_where_it_was(dsn: str, tmp_path: Path) -> None
         first.kill()
         seen += first.stdout.read().splitlines()
     again = subprocess.run(
-        [sys.executable, program], env=environment(dsn), capture_output=True, text=True, timeout=40, check=True
+        [sys.executable, program], env=environment(dsn), capture_output=True, text=True, timeout=120, check=True
     )
     lines = again.stdout.splitlines()
     assert lines[0] == seen[0], "the second process attaches to the same run"

@@ -166,7 +166,7 @@ async def play(page: Path) -> None:
             for key, value in asked.get("resolve", {}).items():
                 await Promise(key, Any).resolve(handle.id, value)
             try:
-                end = {"end": "success", "result": await handle.result("20s")}
+                end = {"end": "success", "result": await handle.result("3m")}
             except RunFailed as error:
                 end = {"end": f"failed {error.failure.code}", "result": error.failure.message}
             print(f"\n{json.dumps(end)}", flush=True)  # what tasks print may stand before it

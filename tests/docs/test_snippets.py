@@ -20,7 +20,7 @@ from tests.docs.pages import Block, all_pages, blocks_of, matches, name_of
 from tests.fakes.pytest_plugin import plugin_options
 
 MARK = "\x1e"
-PAGE_S_MAX = 50
+PAGE_S_MAX = 240
 PYTEST_INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
 
 

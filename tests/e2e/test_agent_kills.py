@@ -260,5 +260,5 @@ async def test_workers_of_a_server_are_killed_and_no_recorded_model_call_is_repe
                     killed.add(program.process.pid)
                 at_kills.append(await recorded_calls(calls, records))
             await asyncio.to_thread(stack.enter_context, worker_process(running.grpc, calls))
-            assert await handle.result("60s") == f"turn {WORKER_TURNS} sums to {sum(range(WORKER_TURNS))}"
+            assert await handle.result("3m") == f"turn {WORKER_TURNS} sums to {sum(range(WORKER_TURNS))}"
     check_calls(calls, at_kills, killed, WORKER_TURNS)

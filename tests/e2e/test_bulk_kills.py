@@ -125,7 +125,7 @@ async def test_a_bulk_cancel_survives_two_kills_of_its_server(dsn: str) -> None:
                         job = (await client.bulk("cancel", query, reason="test")).id
                 await worked(dsn, int(share * RUNS) - PAGE)
                 place.program.process.send_signal(signal.SIGKILL)
-                place.program.process.wait(10)
+                place.program.process.wait(120)
                 kills += 1
         place = stack.enter_context(server(dsn, ROOT, "--auth", "open", **QUICK))
         found = await finished(place, job)

@@ -162,7 +162,7 @@ async def _begun(client: ClientBase | SyncClientBase) -> tuple[Any, Any]:
     """A handle of a run that has ended, and a bulk job."""
     if isinstance(client, ClientBase):
         handle = await client.start(surface_flow, 1)
-        await handle.result("20s")
+        await handle.result("3m")
         return handle, await client.bulk("cancel", "status = running", dry_run=True)
     handle_ = await asyncio.to_thread(lambda: client.start(surface_flow, 1))
     await asyncio.to_thread(handle_.result, "20s")

@@ -40,7 +40,7 @@ async def test_a_claim_whose_answer_is_lost_strands_nothing(dsn: str) -> None:
 
             runner.store.claim_runs = answerless  # type: ignore[method-assign]
             runner.serve(unloaded)
-            result = await (await runner.get(ids.text(started.run_id), workflow=unloaded)).result("60s")
+            result = await (await runner.get(ids.text(started.run_id), workflow=unloaded)).result("3m")
             assert runner.engine.counters.sessions_fenced == len(lost)
         assert result == 7
         assert lost == [1]
@@ -63,5 +63,5 @@ async def test_what_was_claimed_is_loaded_once_the_database_answers_again(dsn: s
 
             runner.store.load = broken  # type: ignore[method-assign]
             runner.serve(unloaded)
-            result = await (await runner.get(ids.text(started.run_id), workflow=unloaded)).result("60s")
+            result = await (await runner.get(ids.text(started.run_id), workflow=unloaded)).result("3m")
         assert (result, failures) == (7, [1, 1])

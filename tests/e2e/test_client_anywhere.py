@@ -76,7 +76,7 @@ async def _use_everywhere(c: ClientBase) -> None:
         assert blocking.update(price, first.id, 4) == 8
         run.signal(word, "hi")
         run.resolve(answer, "there")
-        return run.result("20s"), blocking.query(stage, first.id)
+        return run.result("3m"), blocking.query(stage, first.id)
 
     assert await _in_thread(in_a_thread) == ("hi there", "listening")
 
@@ -87,7 +87,7 @@ async def _use_everywhere(c: ClientBase) -> None:
             handle = await c.get(second.id, workflow=talk)  # the client that is held
             await word.send(second.id, "good")  # the client that is found
             await client().resolve(answer, second.id, "bye")
-            return await handle.result("20s")
+            return await handle.result("3m")
 
         return asyncio.run(held_and_found())
 
@@ -96,7 +96,7 @@ async def _use_everywhere(c: ClientBase) -> None:
     third = await c.start(talk)
     await _talked(c, third.id)
     assert await c.run(teller, third.id) == "listening"
-    assert await third.result("20s") == "hello from a task"
+    assert await third.result("3m") == "hello from a task"
 
 
 async def test_an_embedded_client_works_in_threads_loops_and_tasks(dsn: str) -> None:

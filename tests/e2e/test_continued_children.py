@@ -61,7 +61,7 @@ async def test_a_parent_that_is_loaded_again_does_not_take_a_handover_for_the_re
                 break
         assert await again.status() == "running"
         await go.send(child_id, "done")
-        assert await again.result("20s") == "done"
+        assert await again.result("3m") == "done"
 
 
 async def test_a_parent_that_was_away_when_the_last_successor_ended_finds_its_result(dsn: str) -> None:
@@ -72,11 +72,11 @@ async def test_a_parent_that_was_away_when_the_last_successor_ended_finds_its_re
         # The child tells its parent in memory; a parent that is read again from the database has to find out by itself.
         client.engine.delivery._child_ended = lambda *_: None  # type: ignore[method-assign]
         await go.send(child_id, "early")
-        assert await last.result("20s") == "early"
+        assert await last.result("3m") == "early"
     async with Perdure(dsn) as client:
         client.serve(parent)
         client.serve(child)
-        assert await (await client.get(handle.id, workflow=parent)).result("20s") == "early"
+        assert await (await client.get(handle.id, workflow=parent)).result("3m") == "early"
 
 
 async def test_cancelling_a_parent_reaches_the_last_successor_of_its_child(dsn: str) -> None:

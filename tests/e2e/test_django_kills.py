@@ -47,10 +47,10 @@ COMMITTED = ("after the commit", "before the response")
 """Of these, those at which the hold is there already."""
 KILLS = int(os.environ.get("PERDURE_KILLS", "12"))
 CLIENTS = 3
-ANSWER_S = 60.0
-STEP_S = 30.0
+ANSWER_S = 120.0
+STEP_S = 120.0
 RANDOM_KILL_S_MAX = 0.25
-STOP_S = 30.0
+STOP_S = 120.0
 COPIES = 1 << 24
 MEMBERS = {"takes": 1, "declines": 2}
 """By name. The transactions of the second one roll back on purpose, after the start and the enqueuing."""

@@ -42,8 +42,8 @@ COMMITTED = ("commit sent", "after the commit", "before the response")
 """Of these, those at which the order is there already."""
 KILLS = int(os.environ.get("PERDURE_KILLS", "12"))
 CLIENTS = 3
-ANSWER_S = 60.0
-STEP_S = 30.0
+ANSWER_S = 120.0
+STEP_S = 120.0
 RANDOM_KILL_S_MAX = 0.4
 CENTS, STOCK = 1 << 30, 1 << 28
 PRODUCTS = {"tea": 500, "samovar": 120_000}

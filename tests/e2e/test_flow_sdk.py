@@ -83,20 +83,20 @@ async def test_a_flow_is_started_by_name_and_runs_the_current_version(dsn: str) 
         etl = flow("flowsdk-etl", dict[str, str])
         assert await etl.run(day="mo") == {"said": "MOMO"}
         handle = await etl.options(key="monday").start(day="mo")
-        assert await handle.result("20s") == {"said": "MOMO"}
+        assert await handle.result("3m") == {"said": "MOMO"}
         assert (await handle.describe()).version == version
         with pytest.raises(RunAlreadyExists):
             await etl.options(key="monday").start(day="mo")
         again = await etl.options(key="monday", on_conflict="attach").start(day="mo")
         assert again.id == handle.id
         held = await client.start(etl, day="tu")
-        assert await (await client.get(held.id, workflow=etl)).result("20s") == {"said": "TUTU"}
+        assert await (await client.get(held.id, workflow=etl)).result("3m") == {"said": "TUTU"}
 
 
 async def test_a_flow_is_a_child_of_a_workflow(dsn: str) -> None:
     async with Perdure(dsn) as client:
         await deploy(dsn, client.engine.ns)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await parent.run(["a", "b", "c"]) == ["AA", "BB", "CC"]
         assert "would not be recorded; call flow('flowsdk-etl')(...)" in await wrong.run()
 
@@ -123,7 +123,7 @@ async def test_a_remote_client_starts_flows(dsn: str) -> None:
         etl: FlowRef[Any] = flow("flowsdk-etl")
         assert await etl.run(day="a") == {"said": "AA"}
         handle = await client.start(etl, day="b")
-        assert await handle.result("20s") == {"said": "BB"}
+        assert await handle.result("3m") == {"said": "BB"}
         with pytest.raises(NotRegistered):
             await flow("flowsdk-nothing").run()
 
@@ -132,7 +132,7 @@ def test_sync_code_starts_flows(dsn: str) -> None:
     with SyncPerdure(dsn) as p:
         asyncio.run(deploy(dsn, p._client.engine.ns))
         assert p.run(flow("flowsdk-etl"), day="x") == {"said": "XX"}
-        assert p.start(flow("flowsdk-etl").options(key="one"), day="y").result("20s") == {"said": "YY"}
+        assert p.start(flow("flowsdk-etl").options(key="one"), day="y").result("3m") == {"said": "YY"}
 
 
 async def test_a_flow_outside_a_workflow_says_how_it_is_started_and_takes_keywords_only() -> None:

@@ -116,7 +116,7 @@ async def number_of(handle: Handle[Any], kind: type, nth: int = 1) -> int:
 
 async def failed(handle: Handle[Any], match: str) -> None:
     with pytest.raises(RunFailed, match=match):
-        await handle.result("20s")
+        await handle.result("3m")
 
 
 async def test_a_fork_with_an_edited_result_succeeds_where_the_original_failed(dsn: str) -> None:
@@ -126,7 +126,7 @@ async def test_a_fork_with_an_edited_result_succeeds_where_the_original_failed(d
         before = await handle.history()
         at = await number_of(handle, ev.TaskFailed)
         forked = await handle.fork(at, {"fork_charge": {"paid": 5}})
-        assert await forked.result("20s") == {"first": "FIRST", "paid": {"paid": 5}, "last": "LAST"}
+        assert await forked.result("3m") == {"first": "FIRST", "paid": {"paid": 5}, "last": "LAST"}
         assert forked.id != handle.id
         assert executed == {"first": 1, "charge": 1, "last": 1}, "what was copied is not executed again"
         assert await handle.history() == before
@@ -151,18 +151,18 @@ async def test_a_fork_of_the_end_of_a_run_is_made_before_it_was_closed(dsn: str)
             forked = await handle.fork(at)
             await failed(forked, "declined")
         edited = await handle.fork(last, {"1": {}})
-        assert (await edited.result("20s"))["paid"] == {}
+        assert (await edited.result("3m"))["paid"] == {}
     await clean(dsn)
 
 
 async def test_a_fork_repeats_identity_and_randomness(dsn: str) -> None:
     async with Perdure(dsn) as client:
         handle = await client.start(identity)
-        first, second, number, _ = await handle.result("20s")
+        first, second, number, _ = await handle.result("3m")
         forked = await handle.fork(await number_of(handle, ev.TasksSucceeded, 2))
-        assert await forked.result("20s") == [first, second, number, forked.id]
+        assert await forked.result("3m") == [first, second, number, forked.id]
         again = await forked.fork(await number_of(forked, ev.RunForked))
-        assert await again.result("20s") == [first, second, number, again.id]
+        assert await again.result("3m") == [first, second, number, again.id]
         assert sum(executed.values()) == 2
         assert (await events(again))[0].lineage == [ids.parse(handle.id), ids.parse(forked.id)]  # type: ignore[union-attr]
     await clean(dsn)
@@ -177,16 +177,16 @@ async def test_a_fork_has_children_of_its_own(dsn: str) -> None:
         mine = await _child_of(handle)
         assert mine != other
         await given.resolve(ids.text(other), "fork")
-        assert await forked.result("20s") == "BEFORE CHILD fork"
+        assert await forked.result("3m") == "BEFORE CHILD fork"
         assert await handle.status() == "running"
         await given.resolve(ids.text(mine or b""), "original")
-        assert await handle.result("20s") == "BEFORE CHILD original"
+        assert await handle.result("3m") == "BEFORE CHILD original"
         assert executed == {"before": 1, "child": 2}
         ended = await handle.fork(await number_of(handle, ev.ChildSucceeded))
-        assert await ended.result("20s") == "BEFORE CHILD original"
+        assert await ended.result("3m") == "BEFORE CHILD original"
         assert await _child_of(ended) == mine, "a child that had ended keeps its record"
         edited = await handle.fork(await number_of(handle, ev.ChildStarted), {"child:0": "by hand"})
-        assert await edited.result("20s") == "BEFORE by hand"
+        assert await edited.result("3m") == "BEFORE by hand"
         assert executed == {"before": 1, "child": 2}
     await clean(dsn)
 
@@ -203,10 +203,10 @@ async def test_results_of_a_spread_stay_and_what_followed_an_edited_one_is_done_
     broken.update({"part 1"})
     async with Perdure(dsn) as client:
         handle = await client.start(spread, 4)
-        assert "part 1 is broken" in (await handle.result("20s"))[1]
+        assert "part 1 is broken" in (await handle.result("3m"))[1]
         last = (await handle.history())[-1].seq
         forked = await handle.fork(last, {"1": "MENDED"})
-        assert await forked.result("20s") == ["PART 0", "MENDED", "PART 2", "PART 3", "LAST"]
+        assert await forked.result("3m") == ["PART 0", "MENDED", "PART 2", "PART 3", "LAST"]
         assert executed == {"part 0": 1, "part 1": 1, "part 2": 1, "part 3": 1, "last": 2}
     await clean(dsn)
 
@@ -217,7 +217,7 @@ async def test_a_step_that_has_not_ended_gets_its_result(dsn: str) -> None:
         await failed(handle, "declined")
         scheduled = await number_of(handle, ev.TasksScheduled, 2)
         forked = await handle.fork(scheduled, {"fork_charge": {"by": "hand"}})
-        assert (await forked.result("20s"))["paid"] == {"by": "hand"}
+        assert (await forked.result("3m"))["paid"] == {"by": "hand"}
         assert executed["charge"] == 1
     await clean(dsn)
 
@@ -246,10 +246,10 @@ async def test_timers_and_approvals_have_as_much_time_as_they_had_left() -> None
         await env.advance("5m")
         again = await forked.fork(slept)
         await env.advance("6m")
-        assert await forked.result("20s") == "answered"
+        assert await forked.result("3m") == "answered"
         assert await again.status() == "running"
         await env.advance("5m")
-        assert await again.result("20s") == "answered"
+        assert await again.result("3m") == "answered"
 
 
 async def _number(handle: Handle[Any], kind: type, nth: int = 1) -> int:
@@ -261,9 +261,9 @@ async def test_the_copies_are_marked_and_the_steps_are_checked(dsn: str) -> None
     broken.add("preferred")
     async with Perdure(dsn) as client:
         handle = await client.start(recovers)
-        assert await handle.result("20s") == "SUBSTITUTE"
+        assert await handle.result("3m") == "SUBSTITUTE"
         forked = await handle.fork(await number_of(handle, ev.TaskFailed))
-        assert await forked.result("20s") == "SUBSTITUTE"
+        assert await forked.result("3m") == "SUBSTITUTE"
         connection = await asyncpg.connect(dsn)
         try:
             rows = await connection.fetch(
@@ -287,7 +287,7 @@ async def test_the_copies_are_marked_and_the_steps_are_checked(dsn: str) -> None
 async def test_a_repeated_fork_is_the_first_one(dsn: str) -> None:
     async with Perdure(dsn) as client:
         handle = await client.start(recovers)
-        await handle.result("20s")
+        await handle.result("3m")
         wanted = ForkRun(run=handle.id, at=2, idempotency_key="twice")
         one = await client._backend.call(repairs.FORK, wanted)
         two = await client._backend.call(repairs.FORK, wanted)
@@ -304,7 +304,7 @@ async def test_a_fork_that_fails_can_be_retried(dsn: str) -> None:
         await failed(forked, "last is broken")
         broken.clear()
         await forked.retry()
-        assert (await forked.result("20s"))["last"] == "LAST"
+        assert (await forked.result("3m"))["last"] == "LAST"
         assert executed["first"] == executed["charge"] == 1
     await clean(dsn)
 

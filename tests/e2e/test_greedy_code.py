@@ -70,11 +70,11 @@ async def test_a_loop_without_end_is_stuck_with_its_stack_and_the_others_go_on(d
         stuck = await p.start(greedy)  # type: ignore[arg-type]
         others = [await p.start(modest, n) for n in range(5)]
         with pytest.raises(Stuck, match="WORKFLOW_STRETCH_S_MAX") as caught:
-            await stuck.result("30s")
+            await stuck.result("3m")
         assert (
             "test_greedy_code.py" in str(caught.value) and "while" in str(caught.value) or "pass" in str(caught.value)
         )
-        assert [await other.result("30s") for other in others] == list(range(5))
+        assert [await other.result("3m") for other in others] == list(range(5))
         assert p.engine.counters.sessions_fenced == 0
 
 
@@ -86,7 +86,7 @@ async def test_code_that_is_thrown_away_is_bounded_too(dsn: str) -> None:
         began = monotonic()
         p.worker.forget_all()  # closes the coroutine, whose `finally` never ends
         assert monotonic() - began < 20
-        assert await (await p.start(modest, 3)).result("30s") == 3
+        assert await (await p.start(modest, 3)).result("3m") == 3
 
 
 @workflow(name="greedy_swallows")
@@ -121,7 +121,7 @@ async def test_a_worker_whose_code_cannot_be_stopped_ends_and_the_run_is_stuck(d
         async with Client(fleet.addresses[0]) as client:
             handle = await client.start(swallows)
             with pytest.raises(Stuck, match="could not be stopped") as caught:
-                await handle.result("100s")
+                await handle.result("3m")
             assert "swallowing.py" in str(caught.value)
         await until(lambda: any(w.process.poll() == 70 for w in workers), "one worker has ended", 30)
         assert sum(w.process.poll() is None for w in workers) == 1

@@ -54,7 +54,7 @@ async def at(client: Perdure, handle: Handle[Any], number: int) -> RunAt:
 async def failed(client: Perdure) -> Handle[Any]:
     handle = await client.start(work, 30)
     with pytest.raises(RunFailed, match="too large"):
-        await handle.result("20s")
+        await handle.result("3m")
     return handle
 
 
@@ -81,13 +81,13 @@ async def test_two_runs_are_compared_step_by_step(dsn: str) -> None:
     async with Perdure(dsn) as client:
         handle = await failed(client)
         forked = await handle.fork(6, {"1": 7})
-        assert await forked.result("20s") == 67
+        assert await forked.result("3m") == 67
         found = await client._backend.call(inspection.DIFF, DiffRuns(handle.id, forked.id))
         assert found.parted is not None
         assert (found.same, found.parted.step, found.parted.differs) == (1, "task 1", ["outcome", "result"])
         assert found.differs == ["status", "result", "error"]
         other = await client.start(work, 2)
-        await other.result("20s")
+        await other.result("3m")
         found = await client._backend.call(inspection.DIFF, DiffRuns(handle.id, other.id))
         assert found.parted is not None
         assert (found.same, found.parted.step, found.parted.differs) == (0, "task 0", ["input", "result"])
@@ -142,4 +142,4 @@ async def test_the_debugger_ends_where_the_run_waits(dsn: str) -> None:
         assert "it waits for promise 'look_answer'" in lines
         assert "1" in lines, "its variables can be looked at"
         await answer.resolve(handle.id, "x")
-        assert await handle.result("20s") == "x", "the run itself goes on as if nothing had happened"
+        assert await handle.result("3m") == "x", "the run itself goes on as if nothing had happened"

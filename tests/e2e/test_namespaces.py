@@ -35,7 +35,7 @@ async def test_an_engine_claims_only_runs_of_its_own_namespace(dsn: str) -> None
             assert await handle.status() == "pending"
         async with Perdure(dsn, settings=EngineSettings(namespace="shop")) as second:
             second.serve(nap)
-            assert await handle.result("20s") == 1
+            assert await handle.result("3m") == 1
 
 
 async def test_a_foreign_run_cannot_be_found_read_or_written(dsn: str) -> None:
@@ -48,7 +48,7 @@ async def test_a_foreign_run_cannot_be_found_read_or_written(dsn: str) -> None:
             with pytest.raises(NotFound):
                 await foreign.describe()
             with pytest.raises(NotFound):
-                await foreign.result("5s")
+                await foreign.result("3m")
             with pytest.raises(NotFound):
                 await foreign.cancel()
             with pytest.raises(NotFound):

@@ -73,7 +73,7 @@ async def failed(client: Perdure, document: dict[str, Any], match: str, **given:
     await deploy(client.store.pool.dsn, client.engine.ns, document)
     handle = await client.start(flow(document["flow"]), **given)
     with pytest.raises(RunFailed, match=match):
-        await handle.result("20s")
+        await handle.result("3m")
     return handle
 
 
@@ -91,7 +91,7 @@ async def test_a_node_that_is_set_has_its_value_and_the_rest_goes_on(dsn: str) -
     async with Perdure(dsn) as client:
         handle = await failed(client, DAG, "load is broken")
         await handle.override_node("load", "set", {"name": "by hand"})
-        assert await handle.result("20s") == {"load": {"name": "by hand"}, "then": {"name": "then by hand"}}
+        assert await handle.result("3m") == {"load": {"name": "by hand"}, "then": {"name": "then by hand"}}
         assert executed == {"first": 1, "load": 1, "other": 1, "then by hand": 1, "tidy": 1}
         decided = next(e for e in await events(handle) if isinstance(e, ev.NodeOverridden))
         assert (decided.node, decided.how, decided.by) == ("load", "set", "embedded")
@@ -103,7 +103,7 @@ async def test_a_node_that_is_skipped_is_skipped_as_the_flow_says(dsn: str) -> N
     async with Perdure(dsn) as client:
         handle = await failed(client, DAG, "load is broken")
         await handle.override_node("load", "skip")
-        await handle.result("20s")
+        await handle.result("3m")
         assert executed == {"first": 1, "load": 1, "other": 1}
         skipped = [(n, e.reason) for e in await events(handle) if isinstance(e, ev.TasksSkipped) for n in e.nodes]
         assert skipped[-3:] == [
@@ -120,7 +120,7 @@ async def test_a_node_that_is_rerun_begins_anew_also_with_what_succeeded_in_it(d
         handle = await failed(client, SPREAD, "item 2 is broken", items=[1, 2, 3])
         broken.clear()
         await handle.override_node("each", "rerun")
-        assert [r["name"] for r in await handle.result("20s")] == ["item 1", "item 2", "item 3"]
+        assert [r["name"] for r in await handle.result("3m")] == ["item 1", "item 2", "item 3"]
         assert executed["item 2"] == executed["item 1"] == 2
     await clean(dsn)
 
@@ -131,7 +131,7 @@ async def test_one_item_of_a_spread_is_decided_by_hand(dsn: str, how: Any, value
     async with Perdure(dsn) as client:
         handle = await failed(client, SPREAD, "item 2 is broken", items=[1, 2, 3])
         await handle.override_node("each[1]", how, value)
-        assert (await handle.result("20s"))[1] == expected
+        assert (await handle.result("3m"))[1] == expected
         assert executed["item 2"] == 1
     await clean(dsn)
 
@@ -144,7 +144,7 @@ async def test_a_graph_moves_on_from_a_node_that_was_decided_by_hand(
     async with Perdure(dsn) as client:
         handle = await failed(client, GRAPH, "load is broken")
         await handle.override_node("load", how, value)
-        await handle.result("20s")
+        await handle.result("3m")
         assert executed["load"] == 1
         assert [n for n in executed if n.startswith("store")] == [stored]
     await clean(dsn)
@@ -156,7 +156,7 @@ async def test_a_node_of_a_graph_is_rerun(dsn: str) -> None:
         handle = await failed(client, GRAPH, "load is broken")
         broken.clear()
         await handle.override_node("load", "rerun")
-        await handle.result("20s")
+        await handle.result("3m")
         assert executed["load"] == 2
     await clean(dsn)
 
@@ -168,12 +168,12 @@ async def test_decisions_survive_a_replay_and_a_second_failure(dsn: str) -> None
         handle = await failed(client, DAG, "load is broken")
         await handle.override_node("load", "set", {"name": "by hand"})
         with pytest.raises(RunFailed, match="then by hand is broken"):
-            await handle.result("20s")
+            await handle.result("3m")
     broken.clear()
     async with Perdure(dsn) as client:
         again: Handle[Any] = await client.get(handle.id)
         await again.retry()
-        assert (await again.result("20s"))["load"] == {"name": "by hand"}
+        assert (await again.result("3m"))["load"] == {"name": "by hand"}
         assert executed["load"] == 1
         assert executed["then by hand"] == 2
     await clean(dsn)
@@ -197,15 +197,15 @@ async def test_a_fork_of_a_flow_with_an_edited_node_succeeds(dsn: str) -> None:
         for at in range(1, history[-1].seq + 1):
             forked = await handle.fork(at)
             with pytest.raises(RunFailed, match="load is broken"):
-                await forked.result("20s")
+                await forked.result("3m")
         forked = await handle.fork(history[-1].seq, {"load": {"name": "edited"}})
-        assert (await forked.result("20s"))["then"] == {"name": "then edited"}
+        assert (await forked.result("3m"))["then"] == {"name": "then edited"}
         assert await handle.status() == "failed"
         await handle.override_node("load", "set", {"name": "by hand"})
-        await handle.result("20s")
+        await handle.result("3m")
         whole = await handle.history()
         for at in range(history[-1].seq, whole[-1].seq + 1):
             forked = await handle.fork(at)
             if at > history[-1].seq + 1:  # behind the retry
-                assert (await forked.result("20s"))["load"] == {"name": "by hand"}
+                assert (await forked.result("3m"))["load"] == {"name": "by hand"}
     await clean(dsn)

@@ -154,7 +154,7 @@ async def test_a_server_killed_between_a_payload_of_a_request_and_its_run(dsn: s
 
         async with (
             one.proxy,
-            httpx2.AsyncClient(base_url=f"http://{one.http}/api/v1", timeout=60) as http,
+            httpx2.AsyncClient(base_url=f"http://{one.http}/api/v1", timeout=120) as http,
         ):
             await one.start()
             async with worker(one.grpc):

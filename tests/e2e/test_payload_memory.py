@@ -100,7 +100,7 @@ def processes(dsn: str, environment: dict[str, str]) -> Iterator[tuple[str, int,
                 one.terminate()
             for one in (worker, server):
                 try:
-                    one.wait(20)
+                    one.wait(120)
                 except subprocess.TimeoutExpired:
                     one.kill()
                     one.wait()

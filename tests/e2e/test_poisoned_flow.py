@@ -66,7 +66,7 @@ async def test_a_flow_that_computes_without_end_hurts_nobody(dsn: str, tmp_path:
             # By steps; by the clock only where the machine is slow.
             assert not ALL or "FLOW_DECISION_STEPS_MAX" in str(ring) or "FLOW_DECISION_S_MAX" in str(ring), ring
             for n in 0, 1:
-                metrics = httpx2.get(f"http://127.0.0.1:{fleet.ports[n][0]}/metrics").text
+                metrics = httpx2.get(f"http://127.0.0.1:{fleet.ports[n][0]}/metrics", timeout=120).text
                 print([line for line in metrics.splitlines() if "_max_seconds " in line and "#" not in line])
             if ALL:
                 print([(r, (await said(attacker.get(f"/runs/{r}")))["status"]) for r in runs])
@@ -80,7 +80,7 @@ def client(fleet: Servers, server: int, namespace: str) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{fleet.ports[server][0]}/api/v1",
         headers={"perdure-namespace": namespace},
-        timeout=60,
+        timeout=120,
     )
 
 

@@ -93,12 +93,12 @@ async def test_the_version_of_a_run_is_that_of_the_code_that_executes_it(dsn: st
         if own:
             run_id = (await client._backend.call(runs.START, asked)).run_id
         handle = await client.get(ids.text(run_id), workflow=workers)
-        assert await handle.result("30s") == 2
+        assert await handle.result("3m") == 2
         assert (await handle.describe()).version == workers.version
         assert (type((await handle.history())[1].event).__name__ == "RunBegan") is not own, (
             "own: it was started with it"
         )
         same = await workers.start()
-        assert await same.result("30s") == 2
+        assert await same.result("3m") == 2
         assert not await has(same, "RunBegan"), "nothing to tell"
     assert not [(t.number, t.examples) for t in await verify(dsn, at_rest=True) if t.violations]

@@ -101,7 +101,7 @@ async def test_a_query_of_an_active_and_of_an_ended_run(dsn: str) -> None:
         assert await percent.read("key:queried") == 33.0
         assert await about.read(run.id) == (run.id, "queried", "running", ["a", "b", "c"])
         await stop.send(run.id, True)
-        assert await run.result("30s") == 3
+        assert await run.result("3m") == 3
         assert await percent.read(run.id) == 100.0
         assert (await about.read(run.id))[2] == "success"
 
@@ -187,7 +187,7 @@ async def test_a_query_is_not_read_inside_a_workflow(dsn: str) -> None:
         with pytest.raises(
             RunFailed, match=r"works outside workflows only; inside query_crawl, call percent\(\.\.\.\)"
         ):
-            await run.result("30s")
+            await run.result("3m")
 
 
 async def test_without_a_worker_that_serves_the_workflow_the_error_names_it(

@@ -98,7 +98,7 @@ class Engines:
         for i, process in enumerate(self.alive):
             if process.pid == pid:
                 process.send_signal(signal.SIGKILL)
-                process.wait(10)
+                process.wait(120)
                 assert process.stdout is not None
                 process.stdout.close()
                 self.kills += 1
@@ -109,7 +109,7 @@ class Engines:
     def end(self) -> None:
         for process in self.alive:
             process.kill()
-            process.wait(10)
+            process.wait(120)
             assert process.stdout is not None
             process.stdout.close()
 
@@ -225,7 +225,7 @@ async def load(
                 await senders.go()
                 ended = time.monotonic()
                 cut = await troubles
-                results = await asyncio.gather(*(h.result("120s") for h in handles))
+                results = await asyncio.gather(*(h.result("3m") for h in handles))
                 drained_s = time.monotonic() - ended
                 assert client.engine.inbox.is_idle
             assert senders.repeated or cut < 2  # one may have hit a statement that was over

@@ -127,15 +127,15 @@ async def test_of_several_starts_the_last_counts_and_all_have_the_same_handle(cl
     one = echo.options(debounce=Debounce("400ms", key="k"))
     handles = [await one.start(f"input {n}") for n in range(5)]
     assert len({h.id for h in handles}) == 1
-    assert await handles[0].result("20s") == "input 4"
-    assert await handles[4].result("20s") == "input 4"
+    assert await handles[0].result("3m") == "input 4"
+    assert await handles[4].result("3m") == "input 4"
     assert await counted(dsn, "starts_echo") == 1
     assert await left_over(dsn) == 0
 
 
 async def test_keys_are_put_off_apart(client: Perdure, dsn: str) -> None:
     handles = [await echo.options(debounce=Debounce("1s", key=f"k{n % 3}")).start(f"input {n}") for n in range(6)]
-    assert [await h.result("20s") for h in handles] == ["input 3", "input 4", "input 5"] * 2
+    assert [await h.result("3m") for h in handles] == ["input 3", "input 4", "input 5"] * 2
     assert await counted(dsn, "starts_echo") == 3
 
 
@@ -143,7 +143,7 @@ async def test_a_debounce_is_not_put_off_beyond_its_most(client: Perdure, dsn: s
     one = echo.options(debounce=Debounce("2s", key="k", max_delay="2.5s"))
     began = time.monotonic()
     first = await one.start("first")
-    result = asyncio.create_task(first.result("20s"))
+    result = asyncio.create_task(first.result("3m"))
     while not result.done():
         await one.start("again")
         await asyncio.wait([result], timeout=0.1)
@@ -158,10 +158,10 @@ async def test_the_run_is_unknown_until_it_begins_but_its_result_can_be_waited_f
     handle = await echo.options(debounce=Debounce("700ms", key="k")).start("x")
     with pytest.raises(NotFound):
         await handle.describe()
-    assert await handle.result("20s") == "x"
+    assert await handle.result("3m") == "x"
     assert (await handle.describe()).workflow == "starts_echo"
     with pytest.raises(NotFound):
-        await handle_of(client, client.engine.new_run_id(), echo).result("20s")
+        await handle_of(client, client.engine.new_run_id(), echo).result("3m")
 
 
 async def test_run_waits_for_a_debounced_start(client: Perdure) -> None:
@@ -177,7 +177,7 @@ async def test_time_can_be_skipped_over_a_debounce(dsn: str) -> None:
         with pytest.raises(NotFound):
             await handle.describe()
         await env.advance("2m")
-        assert await handle.result("10s") == "later"
+        assert await handle.result("3m") == "later"
         assert await env.run(echo.options(debounce=Debounce("1d", key="k")), "run") == "run"
 
 
@@ -188,7 +188,7 @@ async def test_a_batch_begins_when_it_has_enough_items(client: Perdure, dsn: str
     batch = gather.batch(key="k", size=5, max_delay="1h")
     handles = [await batch.add(n) for n in range(5)]
     assert len({h.id for h in handles}) == 1
-    assert await handles[0].result("20s") == [0, 1, 2, 3, 4]
+    assert await handles[0].result("3m") == [0, 1, 2, 3, 4]
     later = await batch.add(5)
     assert later.id != handles[0].id
     assert await left_over(dsn) == 2
@@ -199,7 +199,7 @@ async def test_a_batch_begins_after_its_time(client: Perdure, dsn: str) -> None:
     first = await batch.add(1, 2)
     second = await batch.add(3)
     assert first.id == second.id
-    assert await first.result("20s") == [1, 2, 3]
+    assert await first.result("3m") == [1, 2, 3]
     assert await left_over(dsn) == 0
 
 
@@ -220,7 +220,7 @@ async def test_what_many_engines_add_at_once_is_in_exactly_one_run(dsn: str) -> 
         by_run: dict[bytes, list[int]] = {}
         for n, run_id in enumerate(found):
             by_run.setdefault(run_id, []).append(n)
-        results = {run_id: await handle_of(a, run_id, gather).result("30s") for run_id in by_run}
+        results = {run_id: await handle_of(a, run_id, gather).result("3m") for run_id in by_run}
     assert {run_id: sorted(items) for run_id, items in results.items()} == by_run
     assert Counter(n for items in results.values() for n in items) == Counter(range(200))
     assert all(len(items) <= 10 for items in results.values())
@@ -236,7 +236,7 @@ async def test_a_batch_that_would_be_too_large_begins_at_once_and_a_new_one_is_o
     assert await begin(client, _numbers([1], later)) == first
     second = await begin(client, _numbers(half, later))
     assert second != first
-    assert len(await handle_of(client, first, gather).result("20s")) == len(half) + 1
+    assert len(await handle_of(client, first, gather).result("3m")) == len(half) + 1
     assert await begin(client, _numbers([2], later)) == second
     with pytest.raises(InvalidInput, match="BATCH_ITEMS_MAX"):
         gather.batch(key="k", size=10_001, max_delay="1h")
@@ -261,7 +261,7 @@ async def test_items_that_are_sent_twice_under_a_key_are_added_once(client: Perd
         await begin(client, _numbers([9], later, "sent-1"))
     await begin(client, _numbers([2, 3], later, "sent-2"))
     assert await begin(client, _numbers([1], later, "sent-1")) == first
-    assert await handle_of(client, first, gather).result("20s") == [1, 2, 3]
+    assert await handle_of(client, first, gather).result("3m") == [1, 2, 3]
 
 
 async def test_a_batched_start_brings_one_list_the_same_way(client: Perdure) -> None:
@@ -301,7 +301,7 @@ async def test_an_engine_that_dies_with_a_due_start_in_hand_leaves_it_to_another
     assert [t.run_id for t in taken] == [run_id]  # and this is where it dies
     assert await store.take_due(10) == []
     async with embedded(dsn) as client:
-        assert await handle_of(client, run_id, echo).result("20s") == "survived"
+        assert await handle_of(client, run_id, echo).result("3m") == "survived"
     late = NewRun(run_id, ns, "starts_echo", echo.version, b"", None, None)
     assert await store.begin_due(late) is False  # it was not dead after all, only slow
     await store.close()
@@ -339,7 +339,7 @@ async def test_runs_of_put_off_and_deduplicated_starts_wait_for_their_limit(clie
     await holds(both_wait, 1.0)
     for handle, expected in ((first, "a!"), (second, "b!"), (third, "c!")):
         await go.send(handle.id, "!")
-        assert await handle.result("20s") == expected
+        assert await handle.result("3m") == expected
 
 
 # -- from afar -----------------------------------------------------------------------------------------------------
@@ -350,11 +350,11 @@ async def test_a_client_of_a_server_puts_off_gathers_and_deduplicates(dsn: str) 
         one = echo.options(debounce=Debounce("1s", key="k"))
         handles = [await one.start(f"input {n}") for n in range(3)]
         assert len({h.id for h in handles}) == 1
-        assert await handles[0].result("20s") == "input 2"
+        assert await handles[0].result("3m") == "input 2"
         assert await echo.options(debounce=Debounce("50ms", key="k")).run("run") == "run"
         batch = gather.batch(key="k", size=3, max_delay="1h")
         added = [await batch.add(n) for n in range(3)]
-        assert await added[0].result("20s") == [0, 1, 2]
+        assert await added[0].result("3m") == [0, 1, 2]
         first = await echo.options(dedup=Dedup("k", within="1h")).start("a")
         second = await echo.options(dedup=Dedup("k", within="1h")).start("b")
         assert first.id == second.id
@@ -372,7 +372,7 @@ async def test_fifty_starts_at_once_under_a_key_are_one_run(dsn: str) -> None:
         assert len({h.id for h in handles}) == 1
         await a.get(handles[0].id)
         await go.send(handles[0].id, "!")
-        results = {await h.result("20s") for h in handles}
+        results = {await h.result("3m") for h in handles}
         assert len(results) == 1
     assert await counted(dsn, "starts_wait") == 1
 
@@ -384,7 +384,7 @@ async def test_a_key_is_free_again_when_its_run_has_ended(client: Perdure, dsn: 
     assert (await wait.options(dedup=Dedup("other")).start("c")).id != first.id
     assert (await echo.options(dedup=Dedup("k")).start("d")).id != first.id  # keys belong to a workflow
     await go.send(first.id, "!")
-    assert await first.result("20s") == "a!"
+    assert await first.result("3m") == "a!"
     second = await one.start("e")
     assert second.id != first.id
 
@@ -402,7 +402,7 @@ async def test_a_run_that_continues_as_new_keeps_its_key(client: Perdure) -> Non
     while view.successor:
         view = await (await client.get(ids.text(view.successor))).describe()
     await go.send(ids.text(view.run_id), "end")
-    assert await first.result("20s") == "end"
+    assert await first.result("3m") == "end"
     assert (await one.start(0)).id != first.id
 
 
@@ -410,15 +410,15 @@ async def test_a_key_for_a_time_outlasts_its_run(dsn: str) -> None:
     async with TestEnv(dsn) as env:
         one = echo.options(dedup=Dedup("k", within="10m"))
         first = await env.start(one, "a")
-        assert await first.result("10s") == "a"
+        assert await first.result("3m") == "a"
         await env.advance("9m")
         again = await env.start(one, "b")
         assert again.id == first.id
-        assert await again.result("10s") == "a"
+        assert await again.result("3m") == "a"
         await env.advance("2m")
         third = await env.start(one, "c")
         assert third.id != first.id
-        assert await third.result("10s") == "c"
+        assert await third.result("3m") == "c"
 
 
 async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn: str) -> None:
@@ -427,7 +427,7 @@ async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn
     timed = await echo.options(dedup=Dedup("timed", within="1ms")).start("x")
     lasting = await echo.options(dedup=Dedup("lasting", within="1h")).start("x")
     for h in (ended, timed, lasting):
-        await h.result("20s")
+        await h.result("3m")
     async with client.store.pool.take() as connection:
         await until(
             lambda: connection.fetchval("select expires_at < clock_timestamp() from perdure.dedup where key = 'timed'")
@@ -458,7 +458,7 @@ async def test_a_start_asks_for_one_of_them_at_most(client: Perdure) -> None:
 async def test_a_start_that_is_put_off_keeps_the_timeout_of_its_run(client: Perdure, how: dict[str, Any]) -> None:
     handle = await wait.options(timeout="200ms", **how).start("never ends by itself")
     with pytest.raises(RunFailed, match="deadline"):
-        await handle.result("20s")
+        await handle.result("3m")
 
 
 async def test_a_start_that_cannot_be_read_does_not_hold_up_those_behind_it(client: Perdure, dsn: str) -> None:
@@ -470,7 +470,7 @@ async def test_a_start_that_cannot_be_read_does_not_hold_up_those_behind_it(clie
             ids.text(ids.run_id(1, 0, 1)),
         )
         handle = await echo.options(debounce=Debounce("10ms", key="k")).start("good")
-        assert await handle.result("20s") == "good"
+        assert await handle.result("3m") == "good"
         assert await connection.fetchval("select count(*) from perdure.deferred_start") == 1, "the bad one is kept"
     finally:
         await connection.close()

@@ -146,7 +146,7 @@ async def test_a_run_exists_if_and_only_if_its_transaction_commits(
 
     await until(has_run)
     handle = await client.get(run_id, workflow=order)
-    assert await handle.result("20s") == "7!"
+    assert await handle.result("3m") == "7!"
     (run,) = await client.list()
     assert (run.key, run.attributes) == ("k-1", {"team": "a"})
     assert await start(dsn, False) == run_id, "a key belongs to one run"
@@ -168,7 +168,7 @@ async def test_two_transactions_under_one_key_make_one_run(dsn: str, client: Per
     finally:
         await other.close()
     await _settled(connection)
-    assert await (await client.get(first, workflow=order)).result("20s") == "1"
+    assert await (await client.get(first, workflow=order)).result("3m") == "1"
 
 
 async def test_signals_reach_a_run_that_the_same_transaction_starts_in_their_order(
@@ -180,7 +180,7 @@ async def test_signals_reach_a_run_that_the_same_transaction_starts_in_their_ord
         await tx.signal(more, run, 3)
         await tx.signal(more, "key:s", 4)
     await _settled(connection)
-    assert await (await client.get(run, workflow=sums)).result("20s") == 7
+    assert await (await client.get(run, workflow=sums)).result("3m") == 7
 
 
 async def test_an_event_is_emitted_by_the_commit(client: Perdure, connection: Any) -> None:
@@ -192,7 +192,7 @@ async def test_an_event_is_emitted_by_the_commit(client: Perdure, connection: An
     await until(is_waiting)
     async with connection.transaction():
         await in_transaction(connection).emit(paid, 9, key="p-1")
-    assert await handle.result("20s") == 9
+    assert await handle.result("3m") == 9
 
 
 async def test_sql_alone_can_start_runs_also_in_a_trigger(client: Perdure, connection: Any) -> None:
@@ -210,7 +210,7 @@ async def test_sql_alone_can_start_runs_also_in_a_trigger(client: Perdure, conne
     await connection.execute("insert into shop_order select generate_series(1, 5)")
     await _settled(connection)
     for n in range(1, 6):
-        assert await (await client.get(key=f"shop-{n}", workflow=order)).result("20s") == str(n)
+        assert await (await client.get(key=f"shop-{n}", workflow=order)).result("3m") == str(n)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_what_cannot_be_carried_out_stays_with_its_error_and_holds_up_noth
     await connection.execute("select perdure.signal(gen_random_uuid(), 'tx_more', '1')")
     run = await in_transaction(connection).start(order, 5)
     await _settled(connection)
-    assert await (await client.get(run, workflow=order)).result("20s") == "5"
+    assert await (await client.get(run, workflow=order)).result("3m") == "5"
     errors = await connection.fetch("select act, error from perdure.sql_request order by id")
     assert [r["act"] for r in errors] == ["start", "signal"]
     assert "wrong" in errors[0]["error"]
@@ -261,4 +261,4 @@ async def test_a_delayed_start_becomes_a_run_when_it_is_due(client: Perdure, con
         return bool(await client.list())
 
     await until(is_there)
-    assert await (await client.get(run, workflow=order)).result("20s") == "1"
+    assert await (await client.get(run, workflow=order)).result("3m") == "1"

@@ -148,7 +148,7 @@ async def serves(client: Client, version: str, workers: int = 1) -> bool:
 
 
 async def result(client: Client, run_id: str) -> Any:
-    return await (await client.get(run_id)).result("90s")
+    return await (await client.get(run_id)).result("3m")
 
 
 async def clean(dsn: str) -> None:
@@ -263,7 +263,7 @@ async def test_forks_and_reruns_begin_on_the_code_that_was_asked_for(dsn: str, p
             await waiting[1].terminate()
             for handle in waiting[:2]:
                 with pytest.raises(RunCancelled):
-                    await handle.result("10s")
+                    await handle.result("3m")
             await waiting[2].terminate()
     await clean(dsn)
 

@@ -290,7 +290,7 @@ async def test_an_at_most_once_task_that_lost_its_engine_fails_instead_of_runnin
     ready["c"], gates["c"] = asyncio.Event(), asyncio.Event()
     async with embedded(dsn, settings=quick(close_grace_s=0.1)) as first:
         handle = await charges_slowly.start("c")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await ready["c"].wait()
         run_id = handle.id
         del first
@@ -476,7 +476,7 @@ async def runs_a_long_task(name: str) -> None:
 async def test_a_cancelled_run_stops_its_tasks(client: Perdure) -> None:
     ready["x"] = asyncio.Event()
     handle = await runs_a_long_task.start("x")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await ready["x"].wait()
     await handle.cancel()
     with pytest.raises(RunCancelled):
@@ -1021,7 +1021,7 @@ async def test_closing_lets_running_tasks_finish(dsn: str) -> None:
     ready["g"], gates["g"] = asyncio.Event(), asyncio.Event()
     async with embedded(dsn) as client:
         handle = await runs_gated.start("g")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await ready["g"].wait()
         asyncio.get_running_loop().call_later(0.1, gates["g"].set)
         del client
@@ -1034,7 +1034,7 @@ async def test_a_task_that_was_cut_off_by_a_shutdown_runs_again(dsn: str) -> Non
     ready["g"], gates["g"] = asyncio.Event(), asyncio.Event()
     async with embedded(dsn, settings=quick(close_grace_s=0.1)):
         handle = await runs_gated.start("g")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await ready["g"].wait()
     gates["g"].set()
     async with embedded(dsn) as client:

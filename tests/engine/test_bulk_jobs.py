@@ -119,7 +119,7 @@ async def test_runs_are_paused_resumed_retried_and_deleted(dsn: str) -> None:
         broken.clear()
         retried = await (await p.bulk("retry", "workflow = bulk_failing")).wait("30s")
         assert (retried.matched, retried.done, retried.skipped) == (3, 2, 1)
-        assert [await h.result("30s") for h in handles] == ["x", "x", "y"]
+        assert [await h.result("3m") for h in handles] == ["x", "x", "y"]
         deleted = await (await p.bulk("delete", "status = success or status = running")).wait("30s")
         assert (deleted.matched, deleted.done, deleted.skipped) == (7, 3, 4)
         assert [run async for run in p.runs("workflow = bulk_failing")] == []
@@ -153,13 +153,13 @@ async def test_a_failed_family_is_retried_by_way_of_its_parent(dsn: str) -> None
         broken.add("x")
         handle = await p.start(bulk_family, "x")
         with pytest.raises(Exception, match="broken"):
-            await handle.result("30s")
+            await handle.result("3m")
         broken.clear()
         job = await p.bulk("retry", "status = failed")
         done = await job.wait("30s")
         assert (done.matched, done.done, done.skipped, done.failed) == (2, 1, 1, 0)
         assert handle.id in [r.message async for r in job.runs("skipped")][0]
-        assert await handle.result("30s") == "x"
+        assert await handle.result("3m") == "x"
 
 
 async def test_a_run_that_stops_matching_is_left_alone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ async def test_a_page_whose_outcome_was_lost_is_counted_once(
         else:
             broken.add("x")
             handles = [await p.start(bulk_failing, "x") for _ in range(10)]
-            await asyncio.gather(*(h.result("30s") for h in handles), return_exceptions=True)
+            await asyncio.gather(*(h.result("3m") for h in handles), return_exceptions=True)
             query = "workflow = bulk_failing and status = failed"
         job = await p.bulk(action, query)
         done = await job.wait("60s")

@@ -81,7 +81,7 @@ async def commit_all(store: Commits, units: int) -> Sink:
 
 async def written(made: Committer, queue: WriteQueue) -> None:
     writing = asyncio.create_task(made.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await queue.drained()
     writing.cancel()
 

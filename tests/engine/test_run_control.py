@@ -141,7 +141,7 @@ async def test_nothing_of_a_paused_run_starts_and_its_messages_wait(dsn: str) ->
         assert not await has(handle, "SignalReceived")
         await handle.pause("again")  # has no further effect
         await handle.resume()
-        assert await handle.result("20s") == 2
+        assert await handle.result("3m") == 2
         with pytest.raises(Conflict, match="neither paused nor stuck"):
             other = await steps.start()
             await other.resume()
@@ -169,7 +169,7 @@ async def test_a_task_that_ends_before_the_pause_is_written_is_not_forgotten(
         await until(lambda: -1 in begun)
         await handle.pause()
         await handle.resume()
-        assert await handle.result("20s") == 7
+        assert await handle.result("3m") == 7
     await clean(dsn)
 
 
@@ -186,7 +186,7 @@ async def test_tasks_of_a_paused_run_end_as_usual_and_waiting_ones_are_not_claim
         await turns(50)
         assert begun == [-1]
         await handle.resume()
-        assert await handle.result("20s") == 7 + 0 + 1 + 2
+        assert await handle.result("3m") == 7 + 0 + 1 + 2
         assert sorted(begun) == [-1, 0, 1, 2], "each task ran once"
     await clean(dsn)
 
@@ -200,7 +200,7 @@ async def test_timers_of_a_paused_run_keep_their_dates(dsn: str) -> None:
         await turns(30)
         assert await status(handle) == "running"
         await handle.resume()
-        assert await handle.result("20s") == "awake"
+        assert await handle.result("3m") == "awake"
         client.store.shift_clock(0.0)
     await clean(dsn)
 
@@ -212,7 +212,7 @@ async def test_a_paused_run_gives_its_slot_to_others_and_waits_for_it_again(dsn:
         second = await limited.start()
         await first.pause()
         await go.send(second.id, 2)
-        assert await second.result("20s") == 2
+        assert await second.result("3m") == 2
         third = await limited.start()
         await until(lambda: _owns(third))
         await first.resume()
@@ -220,7 +220,7 @@ async def test_a_paused_run_gives_its_slot_to_others_and_waits_for_it_again(dsn:
         await turns(30)
         assert await status(first) == "running"
         await go.send(third.id, 3)
-        assert (await first.result("20s"), await third.result("20s")) == (1, 3)
+        assert (await first.result("3m"), await third.result("20s")) == (1, 3)
     await clean(dsn)
 
 
@@ -235,7 +235,7 @@ async def test_a_cancel_request_ends_a_pause_and_the_code_unwinds(dsn: str) -> N
         await handle.pause()
         await handle.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
-            await handle.result("10s")
+            await handle.result("3m")
         assert client.engine.counters.runs_ended_without_code == 0
     await clean(dsn)
 
@@ -249,7 +249,7 @@ async def test_a_deleted_run_leaves_nothing(dsn: str) -> None:
         with pytest.raises(Conflict, match="is active; cancel or terminate it first"):
             await handle.delete()
         await go.send(handle.id, 1)
-        assert await handle.result("20s") == 2
+        assert await handle.result("3m") == 2
         await handle.delete()
         with pytest.raises(NotFound):
             await handle.describe()
@@ -268,7 +268,7 @@ async def test_a_child_is_kept_until_its_parent_has_ended(dsn: str) -> None:
         last = await child_of(dsn, client)
         await last.terminate()
         with pytest.raises(RunFailed):
-            await parent.result("20s")
+            await parent.result("3m")
         await last.delete()
     await clean(dsn)
 
@@ -284,7 +284,7 @@ async def test_a_delayed_run_begins_at_its_time(dsn: str) -> None:
         assert await status(handle) == "pending"
         assert begun == []
         await let_time_pass(client)  # an hour: 30 minutes after its time, and 15 before its deadline
-        assert await handle.result("20s") == 2
+        assert await handle.result("3m") == 2
         client.store.shift_clock(0.0)
         with pytest.raises(InvalidInput, match="not both"):
             steps.options(delay="1s", start_at=datetime.now(UTC))
@@ -296,11 +296,11 @@ async def test_a_delayed_run_waits_for_its_time_before_it_waits_for_a_limit(dsn:
         later = await limited.options(start_at=datetime.now(UTC) + timedelta(minutes=30)).start()
         now = await limited.start()
         await go.send(now.id, 1)
-        assert await now.result("20s") == 1
+        assert await now.result("3m") == 1
         assert await status(later) == "pending"
         await let_time_pass(client)
         await go.send(later.id, 2)
-        assert await later.result("20s") == 2
+        assert await later.result("3m") == 2
         client.store.shift_clock(0.0)
     await clean(dsn)
 
@@ -310,7 +310,7 @@ async def test_a_delayed_run_is_cancelled_before_its_time(dsn: str) -> None:
         handle = await steps.options(delay="1h").start()
         await handle.cancel("not needed")
         with pytest.raises(RunCancelled, match="not needed"):
-            await handle.result("10s")
+            await handle.result("3m")
         assert begun == []
     await clean(dsn)
 
@@ -320,14 +320,14 @@ async def test_a_run_that_has_not_begun_in_time_fails_and_one_that_has_goes_on(d
         late = await steps.options(start_within="30m").start()
         await let_time_pass(client)
         with pytest.raises(RunExpired, match="did not begin"):
-            await late.result("10s")
+            await late.result("3m")
         client.store.shift_clock(0.0)
     async with serving(dsn, steps) as client:
         handle = await steps.options(start_within="30m").start()
         await until(lambda: has(handle, "TasksSucceeded"))
         await let_time_pass(client)
         await go.send(handle.id, 1)
-        assert await handle.result("20s") == 2
+        assert await handle.result("3m") == 2
         client.store.shift_clock(0.0)
     await clean(dsn)
 
@@ -339,7 +339,7 @@ async def test_no_engine_begins_a_run_that_has_expired(dsn: str) -> None:
     async with serving(dsn, steps) as client:
         found = await client.get(handle.id)
         with pytest.raises(RunExpired):
-            await found.result("10s")
+            await found.result("3m")
         assert begun == []
     await clean(dsn)
 
@@ -357,19 +357,19 @@ async def test_children_end_by_their_policy_when_their_parent_has(dsn: str, poli
         last = await child_of(dsn, client)
         if way == "success":
             await go.send(parent.id, 1)
-            assert await parent.result("20s") == 1
+            assert await parent.result("3m") == 1
         else:
             await parent.terminate("enough")
         if ends:
             await until(lambda: is_over(last), within_s=2.0)
             with pytest.raises(RunCancelled, match="its parent has ended") as error:
-                await last.result("5s")
+                await last.result("3m")
             assert error.value.failure.code == ends
         else:
             await turns(30)
             assert await status(last) == "running"
             await go.send(last.id, 5)
-            assert await last.result("20s") == 5
+            assert await last.result("3m") == 5
     await clean(dsn)
 
 
@@ -379,16 +379,16 @@ async def test_the_cancellation_of_a_parent_leaves_an_abandoned_child_alone(dsn:
         last = await child_of(dsn, client)
         await parent.cancel("enough")
         with pytest.raises(RunCancelled):
-            await parent.result("10s")
+            await parent.result("3m")
         await go.send(last.id, 5)
-        assert await last.result("20s") == 5
+        assert await last.result("3m") == 5
     await clean(dsn)
 
 
 async def test_a_detached_child_is_on_its_own(dsn: str) -> None:
     async with serving(dsn, detacher, child) as client:
         parent = await detacher.start()
-        assert await parent.result("20s") == "done"
+        assert await parent.result("3m") == "done"
         last = await client.get("key:control-detached")
         (row,) = await query(dsn, "select parent_id, parent_seq from perdure.run_queue where run_id = $1", last.id)
         assert (ids.text(row["parent_id"].bytes), row["parent_seq"]) == (parent.id, None)
@@ -396,7 +396,7 @@ async def test_a_detached_child_is_on_its_own(dsn: str) -> None:
         page = await backend().call(runs.CHILDREN, runs.ListChildren(parent.id))
         assert [ids.text(i.run_id) for i in page.items] == [last.id]
         await go.send(last.id, 5)
-        assert await last.result("20s") == 5
+        assert await last.result("3m") == 5
         assert not [r for r in await parent.history() if isinstance(r.event, ev.ChildSucceeded)]
         assert (await parent.describe()).status == RunStatus.SUCCESS
     await clean(dsn)

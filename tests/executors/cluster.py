@@ -82,7 +82,7 @@ def cluster(folder: Path, place: Path | None = None) -> Iterator[Cluster]:
             process.terminate()
         for process in started:
             try:
-                process.wait(10)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

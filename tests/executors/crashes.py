@@ -53,7 +53,7 @@ def _forks() -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ async def sustained(dsn: str, rate: float, seconds: float) -> Sustained:
         await busy(max(0.0, len(handles) * batch / rate - now))
         handles.append(await commands.start(["/bin/true"], batch))
     for handle in handles:
-        await handle.result("120s")
+        await handle.result("3m")
     took = time.monotonic() - began
     ms = await _latencies_ms(dsn, len(handles) * batch)
     return Sustained(len(ms) / took, ms[len(ms) // 2], ms[int(len(ms) * 0.99)], len(ms))

@@ -140,7 +140,7 @@ async def test_a_service_that_fails_fails_its_node(dsn: str, monkeypatch: pytest
 
 
 async def test_the_registry_as_its_workers_use_it(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(dsn, monkeypatch) as server, httpx2.AsyncClient(base_url=server.url) as http:
+    async with serving(dsn, monkeypatch) as server, httpx2.AsyncClient(base_url=server.url, timeout=120) as http:
         body = {"id": "w1", "url": "http://127.0.0.1:1/", "services": ["x", "y"], "load": 3, "status": "online"}
         made = (await http.post("/workers/register", json=body)).json()
         assert (made["id"], made["url"], made["services"], made["load"], made["status"]) == (

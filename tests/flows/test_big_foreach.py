@@ -128,7 +128,7 @@ class Process:
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-        self.process.wait(15)
+        self.process.wait(120)
 
     async def until(self, what: str, true: Callable[[], Any], seconds: float = SECONDS_MAX) -> None:
         def is_true() -> Any:
@@ -262,7 +262,7 @@ async def test_a_spread_whose_engines_are_killed_keeps_its_bound_and_completes(d
         second.kill()
     with Process(dsn, tmp_path) as third:
         async with Perdure(dsn, worker=False) as client:
-            result = await (await client.get(first.told["run"], workflow=flow("bigforeach"))).result("60s")
+            result = await (await client.get(first.told["run"], workflow=flow("bigforeach"))).result("3m")
         third.kill()
     assert result == {"count": items, "sum": items * (items - 1) // 2, "last": items - 1}
     assert most_scheduled(await history_of(dsn)) <= at_a_time

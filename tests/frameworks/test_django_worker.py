@@ -52,11 +52,11 @@ def test_it_is_a_worker_of_a_server_with_the_workflows_and_queues_of_the_project
             until_sync(lambda: database.execute("select status from library_hold").fetchone() == ("ready",))
             assert database.execute("select copies from library_book").fetchone() == (2,), "a transactional task"
             worker.send_signal(signal.SIGTERM)
-            assert worker.wait(30) == 0, errors.read_text()
+            assert worker.wait(120) == 0, errors.read_text()
         finally:
             if worker.poll() is None:
                 worker.kill()
-                worker.wait(30)
+                worker.wait(120)
         assert drained(server) == 0
 
 

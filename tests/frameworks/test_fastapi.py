@@ -52,7 +52,7 @@ def with_handlers(app: FastAPI) -> FastAPI:
 
     @app.get("/found/{text}")
     async def found(text: str) -> str:
-        return await (await shout.start(text)).result("20s")
+        return await (await shout.start(text)).result("3m")
 
     @app.get("/blocking/{text}")
     def blocking(text: str, client: SyncPerdureClient) -> str:

@@ -92,7 +92,9 @@ def test_every_thread_of_a_server_uses_one_client(dsn: str) -> None:
             import httpx2
 
             asked = list(
-                threads.map(lambda n: httpx2.get(f"http://127.0.0.1:{server.port}/found/w{n}").json(), range(16))
+                threads.map(
+                    lambda n: httpx2.get(f"http://127.0.0.1:{server.port}/found/w{n}", timeout=120).json(), range(16)
+                )
             )
         finally:
             server.shutdown()

@@ -291,7 +291,7 @@ def test_a_directory_with_a_very_long_path_works(open_directory: MakeDirectory) 
 def test_a_server_whose_users_were_killed_is_stopped(durable_cluster: MakeCluster) -> None:
     cluster = durable_cluster()
     pid = killed(cluster.directory)
-    until_sync(lambda: not postmaster.alive(pid), within_s=60)
+    until_sync(lambda: not postmaster.alive(pid))
     assert "database system is shut down" in cluster.log.read_text(), "stopped, not crashed"
     dsn = cluster.start()
     assert ask(dsn, "select 1") == 1
@@ -310,24 +310,24 @@ def test_a_server_that_is_joined_after_its_users_were_killed_goes_on(
     watcher = watchers(cluster.directory)
     assert len(watcher) == 1
     looks = watcher[0].num_ctx_switches().voluntary
-    until_sync(lambda: watcher[0].num_ctx_switches().voluntary > looks + 2 or not postmaster.alive(pid), within_s=20)
+    until_sync(lambda: watcher[0].num_ctx_switches().voluntary > looks + 2 or not postmaster.alive(pid))
     assert cluster.pid == pid and ask(cluster.dsn(), "select 1") == 1
     cluster.leave()
     assert not postmaster.alive(pid)
-    until_sync(lambda: not watchers(cluster.directory), within_s=60)
+    until_sync(lambda: not watchers(cluster.directory))
 
 
 def test_a_watcher_that_was_killed_is_replaced_at_the_next_start(durable_cluster: MakeCluster) -> None:
     cluster = durable_cluster()
     cluster.start()
-    until_sync(lambda: bool(watchers(cluster.directory)), within_s=60)
+    until_sync(lambda: bool(watchers(cluster.directory)))
     (first,) = watchers(cluster.directory)
     cluster.start()
     assert watchers(cluster.directory) == [first], "one is enough"
     first.kill()
-    until_sync(lambda: not watchers(cluster.directory), within_s=60)
+    until_sync(lambda: not watchers(cluster.directory))
     cluster.start()
-    until_sync(lambda: len(watchers(cluster.directory)) == 1, within_s=60)
+    until_sync(lambda: len(watchers(cluster.directory)) == 1)
 
 
 def test_a_server_without_users_and_without_watcher_is_a_leftover(durable_cluster: MakeCluster) -> None:
@@ -335,7 +335,7 @@ def test_a_server_without_users_and_without_watcher_is_a_leftover(durable_cluste
     with starter(cluster.directory) as user:
         assert user.stdout is not None
         pid = int(user.stdout.readline())
-        until_sync(lambda: bool(watchers(cluster.directory)), within_s=60)
+        until_sync(lambda: bool(watchers(cluster.directory)))
         assert str(cluster.directory) not in {one.directory for one in leftovers.find()}, "it has a user"
         for watcher in watchers(cluster.directory):
             watcher.kill()

@@ -52,7 +52,7 @@ async def test_a_worker_whose_stream_ended_while_it_was_writing_takes_it_for_a_b
     remote = RemoteWorker(Worker(), Access())
     remote.drain()  # something to say
     with pytest.raises(grpc.aio.AioRpcError, match="gone"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             await remote._talk(EndedCall())
 
 

@@ -95,10 +95,10 @@ async def worker(
     )
     task = asyncio.create_task(remote.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await remote.connected()
         yield remote
     finally:
         remote.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await asyncio.gather(task, return_exceptions=True)

@@ -102,7 +102,7 @@ class Live:
 
     async def ended(self, name: str, **body: Any) -> dict[str, Any]:
         run = await self.start(name, **body)
-        await self.get(f"/runs/{run['id']}/result", wait=30)
+        await self.get(f"/runs/{run['id']}/result", wait=60)
         found: dict[str, Any] = await self.get(f"/runs/{run['id']}")
         return found
 
@@ -128,7 +128,7 @@ async def live(dsn: str, *, auth: Auth | None = None, keys: bool = False) -> Asy
         serving = asyncio.create_task(http._serve([sock]))
         await until(lambda: http.started or serving.done())
         try:
-            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
+            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", timeout=120) as client:
                 yield Live(perdure, server, url, client)
         finally:
             app.state.streams.close()

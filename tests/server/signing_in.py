@@ -70,7 +70,7 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(url: str, **options: Any) -> AsyncIterator[Browser]:
-    async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30, **options) as http:
+    async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=120, **options) as http:
         yield Browser(http)
 
 

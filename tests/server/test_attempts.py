@@ -155,7 +155,7 @@ async def test_a_retry_of_the_run_keeps_the_attempts_before_it(api: Live, dsn: s
     assert len(before[3]["error"]["traceback"]) <= TRACEBACK_CHARS_MAX
     broken.clear()
     await api.post(f"/runs/{run['id']}/retry", status=202)
-    await api.get(f"/runs/{run['id']}/result", wait=30)
+    await api.get(f"/runs/{run['id']}/result", wait=60)
     after = (await api.get(f"/runs/{run['id']}/attempts"))["items"]
     assert [a["outcome"] for a in after] == ["error", "success", "error", "error", "success"]
     assert after[4]["attempt"] == 1 and after[4]["epoch"] > after[3]["epoch"], "counted from 1 again, in a later epoch"

@@ -72,7 +72,7 @@ class World:
         context = ssl.create_default_context(cafile=str(self.servers.ca))
         if identity is not None:
             context.load_cert_chain(*identity)
-        async with httpx2.AsyncClient(verify=context, trust_env=False) as client:
+        async with httpx2.AsyncClient(verify=context, trust_env=False, timeout=120) as client:
             headers = {"authorization": f"Bearer {self.key}"}
             return (await client.get(f"{self.process.url}/api/v1/whoami", headers=headers)).status_code
 

@@ -21,7 +21,7 @@ TOKEN = "a-token-of-perdure-dev"
 
 @pytest.fixture
 async def http(dsn: str) -> AsyncIterator[httpx2.AsyncClient]:
-    async with served(dsn) as process, httpx2.AsyncClient(base_url=process.url, trust_env=False) as client:
+    async with served(dsn) as process, httpx2.AsyncClient(base_url=process.url, trust_env=False, timeout=120) as client:
         yield client
 
 
@@ -29,7 +29,7 @@ async def http(dsn: str) -> AsyncIterator[httpx2.AsyncClient]:
 async def dev(dsn: str) -> AsyncIterator[httpx2.AsyncClient]:
     async with (
         served(dsn, dev_token=TOKEN) as process,
-        httpx2.AsyncClient(base_url=process.url, trust_env=False) as one,
+        httpx2.AsyncClient(base_url=process.url, trust_env=False, timeout=120) as one,
     ):
         yield one
 
@@ -61,7 +61,7 @@ async def test_the_server_s_own_names_are_answered(dsn: str) -> None:
     settings = {"public_url": "https://flows.example", "allowed_hosts": ("flows.internal",)}
     async with served(dsn, **settings) as process:
         url = f"http://127.0.0.1:{process.http.port}"
-        async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=120) as http:
             for host in (
                 "127.0.0.1",
                 "127.0.0.1:8600",

@@ -102,7 +102,7 @@ async def listed(rest: Live, **params: Any) -> list[dict[str, Any]]:
 
 
 async def ended(rest: Live, *runs: dict[str, Any]) -> list[str]:
-    results = [await rest.get(f"/runs/{run['run_id']}/result", wait=30) for run in runs]
+    results = [await rest.get(f"/runs/{run['run_id']}/result", wait=60) for run in runs]
     return [r["status"] for r in results]
 
 

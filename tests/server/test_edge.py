@@ -18,7 +18,7 @@ from tests.server.test_connections import served
 
 
 async def statuses(url: str, count: int, headers: Any) -> list[int]:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=120) as http:
         return [(await http.post(f"{url}/hooks/default/h{n}", headers=headers(n))).status_code for n in range(count)]
 
 
@@ -47,7 +47,7 @@ async def test_a_trusted_proxy_says_for_whom_it_asks(dsn: str) -> None:
 
 
 async def test_two_credentials_are_refused(dsn: str) -> None:
-    async with served(dsn) as process, httpx2.AsyncClient(base_url=process.url, trust_env=False) as http:
+    async with served(dsn) as process, httpx2.AsyncClient(base_url=process.url, trust_env=False, timeout=120) as http:
         headers = [("Authorization", "Bearer a"), ("Authorization", "Bearer b")]
         answer = await http.get("/api/v1/whoami", headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "several_credentials")
@@ -60,7 +60,7 @@ async def test_two_credentials_are_refused(dsn: str) -> None:
 
 
 async def test_no_answer_repeats_the_host_in_a_location(dsn: str) -> None:
-    async with served(dsn, allowed_hosts=("*",)) as process, httpx2.AsyncClient(trust_env=False) as http:
+    async with served(dsn, allowed_hosts=("*",)) as process, httpx2.AsyncClient(trust_env=False, timeout=120) as http:
         for path in ("/api/v1/runs/", "/api/v1/runs//", "/errors/", "//evil.example/"):
             answer = await http.get(process.url + path, headers={"Host": "evil.example"})
             assert "evil.example" not in answer.headers.get("location", ""), path

@@ -261,7 +261,7 @@ async def test_a_run_that_waits_shows_for_what(api: Live) -> None:
     assert [n["status"] for n in graph["nodes"]] == ["waiting", "pending"]
     assert [n["path"] for n in graph["nodes"][1]["inner"]["nodes"]] == ["body.inside"]
     await api.post(f"/runs/{run['id']}/promises/ask", True, 202)
-    await api.get(f"/runs/{run['id']}/result", wait=30)
+    await api.get(f"/runs/{run['id']}/result", wait=60)
     graph = await api.get(f"/runs/{run['id']}/graph")
     assert [n["status"] for n in graph["nodes"]] == ["success", "success"]
 

@@ -69,7 +69,7 @@ async def test_a_service_that_does_not_exist_is_not_found() -> None:
 async def test_a_watcher_hears_of_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "READ_EVERY_S", 0.01)
     ready = Readiness()
-    async with served(ready) as channel, asyncio.timeout(20):
+    async with served(ready) as channel, asyncio.timeout(120):
         watching = health_pb2_grpc.HealthStub(channel).Watch(request())
         assert (await watching.read()).status == SERVING
         ready.reasons = ["database: away"]

@@ -63,7 +63,7 @@ async def _walk_through(open_client: Callable[[], Any]) -> None:
     try:
         await until(lambda: web.started or serving.done())
         assert not serving.done(), serving.result()
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as browser:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120) as browser:
             run_id = (await browser.post("/walks")).raise_for_status().json()
             assert (await browser.post(f"/walks/{run_id}?to=bakery")).raise_for_status().json() == "at bakery"
             assert (await browser.get(f"/walks/{run_id}")).raise_for_status().json() == "bakery"

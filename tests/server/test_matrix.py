@@ -370,7 +370,7 @@ BODIES: dict[str, Any] = {
     f"POST {API}/api-keys": {"name": "made", "role": "viewer"},
 }
 
-CALL_S = 1.0
+CALL_S = 5.0
 """A call that has not been refused by then was let in and waits for something."""
 
 matrix_answer = Promise("matrix_answer", str)

@@ -307,7 +307,7 @@ def prometheus(targets: list[str], directory: Path) -> Iterator[str]:
             yield f"http://{address}"
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 async def asked(http: httpx2.AsyncClient, path: str, **params: str) -> Any:
@@ -323,7 +323,7 @@ async def test_prometheus_scrapes_live_servers(dsn: str, tmp_path: Path) -> None
     async with Perdure(dsn) as client, served(client) as embedded, whole_server(dsn) as server:
         await measured_flow.run(10)
         with prometheus([embedded, server], tmp_path) as url:
-            async with httpx2.AsyncClient(base_url=url) as http, asyncio.timeout(UP_S_MAX):
+            async with httpx2.AsyncClient(base_url=url, timeout=120) as http, asyncio.timeout(UP_S_MAX):
 
                 async def both() -> list[Any]:
                     answer = await asked(http, "/api/v1/query", query="perdure_tasks_ended_total")

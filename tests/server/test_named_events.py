@@ -58,7 +58,7 @@ async def waiting(dsn: str, count: int = 1) -> None:
 
 
 async def result(app: Live, run_id: str) -> Any:
-    return (await app.get(f"/runs/{run_id}/result", wait=30))["result"]
+    return (await app.get(f"/runs/{run_id}/result", wait=60))["result"]
 
 
 # -- events ----------------------------------------------------------------------------------------------------------------
@@ -135,12 +135,12 @@ async def test_the_same_over_grpc(dsn: str) -> None:
         await waiting(dsn)
         assert await paid.emit({"order_id": 5}, key="e") is True
         assert await paid.emit({"order_id": 5}, key="e") is False
-        assert await wanted.result("30s") == {"order_id": 5}
+        assert await wanted.result("3m") == {"order_id": 5}
         run = await echo.options(key="grpc").signal_with_start(say, "a", "w")
         assert await say.send("key:grpc", "b", key="k") is True
         assert await say.send(run.id, "b", key="k") is False
         await say.send(run.id, "end")
-        assert await run.result("30s") == ["w", "a", "b"]
+        assert await run.result("3m") == ["w", "a", "b"]
 
 
 async def test_an_event_starts_a_workflow_of_a_remote_worker(dsn: str) -> None:
@@ -157,4 +157,4 @@ async def test_an_event_starts_a_workflow_of_a_remote_worker(dsn: str) -> None:
         assert (large.started, small.started) == (1, 0)
         run_id = large.starts[0].run_id
         assert run_id is not None
-        assert await (await client.get(run_id.hex())).result("30s") == 2
+        assert await (await client.get(run_id.hex())).result("3m") == 2

@@ -54,7 +54,7 @@ async def to_provider(browser: Browser, next: str = "/runs") -> str:
 
 async def back_from(browser: Browser, there: str) -> str:
     """Where the provider sends it back to."""
-    async with httpx2.AsyncClient(trust_env=False) as elsewhere:
+    async with httpx2.AsyncClient(trust_env=False, timeout=120) as elsewhere:
         answer = await elsewhere.get(there)
     assert answer.status_code == 302, answer.text
     back: str = answer.headers["location"]
@@ -125,7 +125,7 @@ async def test_it_works_with_a_provider_that_was_not_written_for_it(dsn: str) ->
     with independent_provider() as issuer:
         await until(lambda: is_listening(urlsplit(issuer).port or 0))
         oidc = OidcSettings(issuer=issuer, audience=CLIENT, client_id=CLIENT, client_secret="any")
-        async with visiting(dsn, oidc) as browser, httpx2.AsyncClient(trust_env=False) as person:
+        async with visiting(dsn, oidc) as browser, httpx2.AsyncClient(trust_env=False, timeout=120) as person:
             form = await person.post(await to_provider(browser), data={"sub": "grace"})
             assert form.status_code == 302, form.text
             answer = await browser.http.get(form.headers["location"])

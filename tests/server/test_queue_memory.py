@@ -55,7 +55,7 @@ async def test_a_full_server_shows_what_waits_in_its_memory(api: Live) -> None:
     ((_, queue, due, oldest_s),) = await notes.queue_depths()
     assert (queue, due) == ("default", TASKS - slots) and oldest_s > 0
     gate.set()
-    assert (await api.get(f"/runs/{run['id']}/result", wait=30))["result"] == TASKS
+    assert (await api.get(f"/runs/{run['id']}/result", wait=60))["result"] == TASKS
 
     async def is_empty() -> bool:
         return (await api.get("/queues"))["items"] == [] and await notes.queue_depths() == []

@@ -55,5 +55,5 @@ async def test_an_accepted_job_is_watched_by_the_next_worker(dsn: str) -> None:
             await until(lambda: s.api.ports.services.callback(s.engine.ns, job))
         async with worker(s.address, http_allow=["127.0.0.0/8"]):
             assert await receive_callback(s.api, url.rpartition("/")[2], b'"done"', "")
-            assert await handle.result("60s") == "done"
+            assert await handle.result("3m") == "done"
         assert len(w.asked) == 1, "the second worker did not call it again"

@@ -51,7 +51,7 @@ async def test_a_remote_worker_runs_commands_where_it_may(dsn: str) -> None:
             with pytest.raises(TimeoutError):  # nobody may: it waits
                 await handle.result("500ms")
         async with worker(s.address, executors=["process"]):
-            assert await handle.result("20s") == ["ab", 4]
+            assert await handle.result("3m") == ["ab", 4]
             assert "exited with code 4\nwhy" in await failing.run()
 
 

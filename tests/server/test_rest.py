@@ -43,7 +43,7 @@ async def test_a_run_is_started_and_read(api: Live) -> None:
     run = answer.json()
     assert answer.headers["location"] == f"/api/v1/runs/{run['id']}"
     assert run["url"] == f"{api.url}/runs/{run['id']}"
-    assert await api.get(f"/runs/{run['id']}/result", wait=30) == {"status": "success", "result": 10, "error": None}
+    assert await api.get(f"/runs/{run['id']}/result", wait=60) == {"status": "success", "result": 10, "error": None}
     run = await api.get(f"/runs/{run['id']}")
     assert run["status"] == "success" and run["result"] == 10 and run["input"] == {"x": 2, "y": 3}
     assert run["key"] == "order-1" and run["attributes"] == {"env": "prod", "n": 5}
@@ -87,7 +87,7 @@ async def test_a_run_that_has_not_ended_answers_202(api: Live) -> None:
     assert (await api.get(f"/runs/{run['id']}/result", 202))["status"] in ("pending", "running")
     assert (await api.get(f"/runs/{run['id']}/result", 202, wait=0.2))["status"] == "running"
     await api.post(f"/runs/{run['id']}/signals/rest_word", "hello", 202)
-    assert (await api.get(f"/runs/{run['id']}/result", wait=30))["result"] == ["hello"]
+    assert (await api.get(f"/runs/{run['id']}/result", wait=60))["result"] == ["hello"]
 
 
 async def test_a_run_is_found_by_prefix_key_and_last(api: Live) -> None:
@@ -118,7 +118,7 @@ async def test_cancel_resume_and_what_they_refuse(api: Live) -> None:
     run = await api.start("rest_listen")
     assert (await api.post(f"/runs/{run['id']}/resume", status=409))["code"] == "conflict"
     await api.post(f"/runs/{run['id']}/cancel", {"reason": "wrong partition"}, 202)
-    result = await api.get(f"/runs/{run['id']}/result", wait=30)
+    result = await api.get(f"/runs/{run['id']}/result", wait=60)
     assert result["status"] == "cancelled" and result["error"]["message"] == "wrong partition"
     assert (await api.post(f"/runs/{run['id']}/cancel", status=409))["code"] == "run_finished"
 
@@ -126,7 +126,7 @@ async def test_cancel_resume_and_what_they_refuse(api: Live) -> None:
 async def test_a_failed_run_is_retried(api: Live) -> None:
     run = await api.ended("rest_fail", input={"why": "once more"})
     assert (await api.post(f"/runs/{run['id']}/retry", status=202))["id"] == run["id"]
-    assert (await api.get(f"/runs/{run['id']}/result", wait=30))["status"] == "failed"
+    assert (await api.get(f"/runs/{run['id']}/result", wait=60))["status"] == "failed"
     good = await api.ended("rest_sum", input={"x": 1})
     assert (await api.post(f"/runs/{good['id']}/retry", status=409))["status"] == 409
 
@@ -202,7 +202,7 @@ async def test_signals_promises_and_state_of_a_run_that_waits(api: Live) -> None
 
     await until(has_progressed)
     await api.post(f"/runs/{run['id']}/signals/rest_word", "two", 202)
-    assert (await api.get(f"/runs/{run['id']}/result", wait=30))["result"] == ["one", "two"]
+    assert (await api.get(f"/runs/{run['id']}/result", wait=60))["result"] == ["one", "two"]
     assert (await api.post(f"/runs/{run['id']}/signals/rest_word", "three", 409))["code"] == "run_finished"
     waits = await api.start("rest_pay")
 
@@ -215,7 +215,7 @@ async def test_signals_promises_and_state_of_a_run_that_waits(api: Live) -> None
     await api.post(f"/runs/{waits['id']}/promises/rest_paid", 7, 202)
     again = await api.http.post(f"/runs/{waits['id']}/promises/rest_paid", json=8)
     assert again.status_code == 409 and again.json()["code"] in ("promise_already_resolved", "run_finished")
-    assert (await api.get(f"/runs/{waits['id']}/result", wait=30))["result"] == 7
+    assert (await api.get(f"/runs/{waits['id']}/result", wait=60))["result"] == 7
 
 
 async def test_lists_are_filtered(api: Live) -> None:
@@ -363,7 +363,7 @@ async def test_a_run_id_is_taken_attached_or_replaced(api: Live) -> None:
 
 async def test_a_run_times_out(api: Live) -> None:
     run = await api.start("rest_listen", timeout="200ms")
-    result = await api.get(f"/runs/{run['id']}/result", wait=30)
+    result = await api.get(f"/runs/{run['id']}/result", wait=60)
     assert result["status"] == "failed" and result["error"]["code"] == "run_timeout"
 
 
@@ -420,7 +420,7 @@ async def test_a_signal_that_is_sent_twice_arrives_once(api: Live) -> None:
     assert {a.status_code for a in sent} == {202}
     assert (await api.post(path, "twice", 409, idempotency_key="s-1"))["code"] == "idempotency_conflict"
     await api.post(path, "last", 202, idempotency_key="s-2")
-    assert (await api.get(f"/runs/{run['id']}/result", wait=30))["result"] == ["once", "last"]
+    assert (await api.get(f"/runs/{run['id']}/result", wait=60))["result"] == ["once", "last"]
     await api.post(path, "last", 202, idempotency_key="s-2")  # a repetition after the end is still a repetition
     assert (await api.post(path, "new", 409, idempotency_key="s-3"))["code"] == "run_finished"
 

@@ -103,7 +103,7 @@ async def test_a_paused_queue_holds_its_tasks_until_it_is_resumed(server: Live) 
     await until(lambda: has_status(server, run, "running"))
     await holds(lambda: has_status(server, run, "running"), 0.5)
     await server.ask("POST", "/queues/rules_queue/resume", 204)
-    ended = await server.get(f"/runs/{run['id']}/result", wait=30)
+    ended = await server.get(f"/runs/{run['id']}/result", wait=60)
     assert ended["result"] == 5
     problem = await server.ask("POST", "/queues/rules_queue/resume", 404)
     assert "not paused" in problem["detail"]
@@ -116,7 +116,7 @@ async def test_a_paused_workflow_takes_starts_and_lets_none_begin(server: Live) 
     run = await server.start("rules_flow", input={"n": 6})
     await holds(lambda: has_status(server, run, "pending"), 0.5)
     await server.ask("POST", "/workflows/rules_flow/resume", 204)
-    assert (await server.get(f"/runs/{run['id']}/result", wait=30))["result"] == 6
+    assert (await server.get(f"/runs/{run['id']}/result", wait=60))["result"] == 6
 
 
 # -- starts --------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ async def api(dsn: str) -> AsyncIterator[Live]:
 
 async def result_of(api: Live, size: int) -> Any:
     run = await api.start("rest_payloads", input={"text": "t" * size, "size": 3_000_000})
-    return (await api.get(f"/runs/{run['id']}/result", wait=30))["result"], run["id"]
+    return (await api.get(f"/runs/{run['id']}/result", wait=60))["result"], run["id"]
 
 
 async def test_a_stored_value_is_answered_in_place_and_a_blob_as_a_reference(api: Live) -> None:

@@ -227,7 +227,7 @@ async def test_who_was_away_for_long_catches_up_at_its_own_pace(api: Live, monke
     for _ in range(5):
         runs = await asyncio.gather(*(api.start("rest_sum", input={"x": 1}) for _ in range(20)))
         wanted |= {run["id"] for run in runs}
-        await asyncio.gather(*(api.get(f"/runs/{run['id']}/result", wait=30) for run in runs))
+        await asyncio.gather(*(api.get(f"/runs/{run['id']}/result", wait=60) for run in runs))
     listener = Listener(api, "runs=1", stream_client.write_cursor(stream_client.Cursor(runs_us=since)))
     await until(
         lambda: listener.task.done() or {d["id"] for _, d in listener.events if d["status"] == "success"} == wanted

@@ -105,7 +105,7 @@ async def test_pause_resume_trigger_and_what_came_of_it(api: Live) -> None:
     )
     assert (await api.post("/schedules/nightly/resume", None, 200))["paused"] is None
     triggered = await api.post("/schedules/nightly/trigger", None, 201)
-    assert (await api.get(f"/runs/{triggered['run_id']}/result", wait=30))["result"] == 10
+    assert (await api.get(f"/runs/{triggered['run_id']}/result", wait=60))["result"] == 10
     run = await api.get(f"/runs/{triggered['run_id']}")
     assert run["attributes"] == {"team": "data", "schedule": "nightly"}
     fires = await api.get("/schedules/nightly/fires")
@@ -136,7 +136,7 @@ async def test_a_backfill_says_first_and_then_does(api: Live) -> None:
     assert [t["nominal_at"] for t in made["times"]] == [t["nominal_at"] for t in planned["times"]]
     assert made["started"] == 3
     for t in made["times"]:
-        await api.get(f"/runs/{t['run_id']}/result", wait=30)
+        await api.get(f"/runs/{t['run_id']}/result", wait=60)
     first = await api.get("/schedules/nightly/fires", limit=2)
     rest = await api.get("/schedules/nightly/fires", cursor=first["next"])
     assert [(f["how"], f["status"]) for f in first["items"] + rest["items"]] == [("backfill", "success")] * 3
@@ -172,7 +172,7 @@ async def test_triggers_of_a_flow_have_a_slash_in_their_name(api: Live) -> None:
     days = [datetime.now(UTC).date().isoformat()]
     triggered = await api.post("/schedules/rest_etl/often/trigger", None, 201)
     days.append(datetime.now(UTC).date().isoformat())
-    result = await api.get(f"/runs/{triggered['run_id']}/result", wait=30)
+    result = await api.get(f"/runs/{triggered['run_id']}/result", wait=60)
     assert result["result"] in [{"a": day} for day in days]
     body = {"workflow": "rest_etl", "input": {"day": "x"}, "spec": {"every": "2h"}}
     refused = await api.ask("PUT", "/schedules/rest_etl%2Foften", 409, json=body)

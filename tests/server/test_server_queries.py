@@ -87,12 +87,12 @@ async def worker_of(address: str, *definitions: Workflow[..., Any]) -> AsyncIter
     remote = RemoteWorker(made, Access(addresses=(address,)), drain_s=5)
     task = asyncio.create_task(remote.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await remote.connected()
         yield remote
     finally:
         remote.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await asyncio.gather(task, return_exceptions=True)
 
 
@@ -161,7 +161,7 @@ async def test_a_remote_client_asks_a_remote_worker(dsn: str) -> None:
             with pytest.raises(NotFound, match="did you mean 'filled'"):
                 await client._backend.call(messages.QUERY, AskQuery(run.id, "fillet"))
             await stop.send(run.id, True)
-            assert await run.result("30s") == 3
+            assert await run.result("3m") == 3
             assert await filled.read(run.id) == 38.0
         assert served.workers.queries._asked == {}
 
@@ -225,7 +225,7 @@ async def test_a_run_that_is_not_pinned_is_queried_in_a_version_that_is_served(d
         async with worker_of(served.address, old):
             run = await client.start(old)
             await stop.send(run.id, True)
-            await run.result("30s")
+            await run.result("3m")
             assert await old.queries["label_of"].read(run.id) == "1"
         async with worker_of(served.address, new):
             assert await old.queries["label_of"].read(run.id) == "2"

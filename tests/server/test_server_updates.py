@@ -73,7 +73,7 @@ async def test_an_update_over_rest(dsn: str) -> None:
         assert (await api.get(f"{path}/never", 404))["code"] == "not_found"
         assert (await api.post(f"{path}/rest_fill", {"value": 1, "wait": 31}, 422))["code"] == "invalid_input"
         await api.post(f"/runs/{run}/signals/rest_stop", True, 202)
-        await api.get(f"/runs/{run}/result", wait=30)
+        await api.get(f"/runs/{run}/result", wait=60)
         assert (await api.get(f"{path}/later", 409))["code"] == "run_finished"
         assert (await api.post(f"{path}/rest_fill", {"value": 1}, 409))["code"] == "run_finished"
         actions = {entry["action"] for entry in (await api.get("/audit"))["items"]}
@@ -158,7 +158,7 @@ async def test_a_remote_client_asks_a_run_on_a_remote_worker(dsn: str) -> None:
         run = served.engine.runs[ids.parse(handle.id)]
         assert run.waiting == ["signal:rest_stop"]
         await stop.send(handle.id, True)
-        assert await handle.result("30s") == 8
+        assert await handle.result("3m") == 8
         with pytest.raises(RunFinished):
             await fill.ask(handle.id, 1)
 

@@ -55,7 +55,7 @@ async def test_the_histogram_counts_runs_by_time_of_creation(api: Live) -> None:
     assert one["totals"] == NONE | {"success": 2} and one["bin_s"] == 12 * 3600 and len(one["bins"]) <= 24
     assert (await api.get("/runs/histogram", workflow="nothing"))["totals"] == NONE
     await api.post(f"/runs/{run['id']}/signals/rest_word", "x", 202)
-    await api.get(f"/runs/{run['id']}/result", wait=30)
+    await api.get(f"/runs/{run['id']}/result", wait=60)
     assert (await api.get("/runs/histogram"))["totals"] == NONE | {"success": 3, "failed": 1}
     before = (datetime.now(UTC) - timedelta(hours=2)).isoformat()
     assert (await api.get("/runs/histogram", since="12h", until=before))["totals"] == NONE

@@ -59,7 +59,7 @@ def signed(secret: str, body: bytes, *, late_s: int = 0, ident: str = "") -> dic
 
 
 async def post(url: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=120) as http:
         return await http.post(url, content=body, headers=headers)
 
 
@@ -84,7 +84,7 @@ async def test_a_signed_request_becomes_the_event_once(app: Live, dsn: str) -> N
     answers = [await post(url, body, signed(secret, body, late_s=-late, ident="msg_1")) for late in range(3)]
     assert [a.status_code for a in answers] == [200, 200, 200]
     assert len({a.json()["id"] for a in answers}) == 1
-    result = (await app.get(f"/runs/{run['id']}/result", wait=30))["result"]
+    result = (await app.get(f"/runs/{run['id']}/result", wait=60))["result"]
     assert result == {"order_id": 1, "amount": 2.5}
     found = (await app.get("/events"))["items"]
     assert [(e["name"], e["source"], e["key"]) for e in found] == [("hook.paid", "webhook:shop", "hook:shop:msg_1")]
@@ -117,7 +117,7 @@ async def test_what_is_not_signed_now_with_the_secret_is_refused_and_told_nothin
 async def test_a_header_that_comes_twice_is_no_signature(app: Live) -> None:
     url, secret = await made(app)
     twice = [*signed(secret, b"1").items(), ("webhook-signature", "v1,AAAA")]
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=120) as http:
         assert (await http.post(url, content=b"1", headers=twice)).status_code == 404
 
 
@@ -403,7 +403,7 @@ tasks:
     draft, main = await until(delivered)
     assert (draft["started"], draft["starts"]) == (0, [])
     assert (main["started"], main["failed"], main["starts"][0]["outcome"]) == (1, 0, "started")
-    result = (await app.get(f"/runs/{main['starts'][0]['run_id']}/result", wait=30))["result"]
+    result = (await app.get(f"/runs/{main['starts'][0]['run_id']}/result", wait=60))["result"]
     assert result == {"note": "pushed refs/heads/main"}
     runs = (await app.get("/runs", workflow="on-push"))["items"]
     assert [r["id"] for r in runs] == [main["starts"][0]["run_id"]]

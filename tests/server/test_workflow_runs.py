@@ -170,13 +170,13 @@ async def test_counts_by_node_are_those_of_the_tasks_also_after_a_retry_and_in_a
     assert sum(n for (_, what, _), n in before.items() if what == "failed") == 1
     broken.clear()
     await api.post(f"/runs/{run['id']}/retry", None, 202)
-    await api.get(f"/runs/{run['id']}/result", wait=30)
+    await api.get(f"/runs/{run['id']}/result", wait=60)
     after = await agree(api, dsn, run["id"])
     assert sum(n for (_, what, _), n in after.items() if what == "success") == 300
     assert not any(what in ("failed", "cancelled") for _, what, _ in after)
     events = (await api.get(f"/runs/{run['id']}"))["events"]
     forked = await api.post(f"/runs/{run['id']}/fork", {"at": events - 1}, 201)
-    await api.get(f"/runs/{forked['id']}/result", wait=30)
+    await api.get(f"/runs/{forked['id']}/result", wait=60)
     await agree(api, dsn, forked["id"])
     grid = await api.get("/workflows/reads_flow/grid")
     cells = {r["id"]: r["cells"]["reads_step"]["tasks"] for r in grid["runs"]}
@@ -231,7 +231,7 @@ async def test_a_signal_is_sent_to_every_run_that_matches_and_the_job_is_followe
                     break
     assert (seen[-1]["status"], seen[-1]["done"], seen[-1]["skipped"]) == ("success", 5, 1)
     for run in runs:
-        assert (await api.get(f"/runs/{run['id']}/result", wait=30))["result"] == ["hello"]
+        assert (await api.get(f"/runs/{run['id']}/result", wait=60))["result"] == ["hello"]
     outcomes = (await api.get(f"/bulk-jobs/{job['id']}/runs"))["items"]
     assert {o["run_id"]: o["outcome"] for o in outcomes} == {r["id"]: "done" for r in runs} | {done["id"]: "skipped"}
     await api.get("/stream", 404, bulk="0192a6f0-5c1e-7000-8123-0123456789ab")
@@ -254,4 +254,4 @@ async def test_a_program_sends_a_signal_to_many_runs(api: Live) -> None:
     job = await api.perdure.bulk("signal", "workflow = rest_listen", signal="rest_word", payload="on")
     assert (await job.wait("30s")).done == 3
     for run in handles:
-        assert (await api.get(f"/runs/{run['id']}/result", wait=30))["result"] == ["on"]
+        assert (await api.get(f"/runs/{run['id']}/result", wait=60))["result"] == ["on"]

@@ -90,7 +90,7 @@ async def test_votes_and_the_promise_go_with_the_run_and_the_audit_stays(perdure
     run = await ask(perdure)
     for who in ("ada", "ben"):
         await ok.approve(ids.text(run), by=who)
-    assert await (await perdure.get(ids.text(run))).result("20s") == "done"
+    assert await (await perdure.get(ids.text(run))).result("3m") == "done"
     c = await asyncpg.connect(dsn)
     try:
         for table in ("promise", "vote", "inbox"):
@@ -109,7 +109,7 @@ async def test_decided_and_expired_approvals_stay_for_a_while(perdure: Perdure, 
     yes, no, late, late_and_over = [ids.text(await ask(perdure)) for _ in range(4)]
     for who in ("ada", "ben"):
         await ok.approve(yes, by=who, comment="fine")
-    assert await (await perdure.get(yes)).result("20s") == "done"
+    assert await (await perdure.get(yes)).result("3m") == "done"
     await ok.reject(no, by="ben")
     await sql.execute(
         "update perdure.promise set deadline_at = now() - interval '1 day',"

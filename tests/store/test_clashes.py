@@ -104,7 +104,7 @@ async def test_a_migration_gives_way_to_a_server_that_it_waits_for_crosswise(dsn
         await until_blocked(watch)
         await server.execute("select count(*) from perdure.run_queue")  # waits for the migration, until that gives way
         await transaction.commit()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert [m.name for m in await applying] == ["more"]
     finally:
         await server.close()
@@ -125,7 +125,7 @@ async def test_a_migration_locks_tables_in_the_order_of_the_servers(dsn: str, tm
         assert not await watch.fetch(held)
         await server.execute("insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')")
         await transaction.commit()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert len(await applying) == 1
     finally:
         await server.close()

@@ -150,7 +150,7 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
     monkeypatch.setattr(RunIds, "new", old_id)
     async with Perdure(dsn) as p:
         ended = await ends_on_its_day.options(key="ended").start("e")
-        assert await ended.result("30s") == "<e>"
+        assert await ended.result("3m") == "<e>"
         active = await outlives_its_day.options(key="active").start("a")
 
         async def has_begun() -> bool:
@@ -177,7 +177,7 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
         handle = await outlives_its_day.options(key="active", on_conflict="attach").start("a")
         assert handle.id == active.id
         await go_on.resolve(active.id, "b")
-        assert await handle.result("30s") == "<a><b><a>"
+        assert await handle.result("3m") == "<a><b><a>"
         assert await ends_on_its_day.options(key="ended").run("again") == "<again>", "the key of a dropped run is free"
 
 

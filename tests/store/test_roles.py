@@ -84,7 +84,7 @@ async def test_an_engine_works_from_start_to_end_under_its_role(dsn: str, grante
     async with Perdure(granted.engine_dsn, auto_migrate=False) as p:
         assert await role_flow.options(key="one").run("a") == "<a><a>"
         handle = await role_flow.options(key="two").start("b")
-        assert await handle.result("30s") == "<b><b>"
+        assert await handle.result("3m") == "<b><b>"
         assert len(await handle.history()) > 2
         assert await note.read(handle.id) == "b"
         await p.store.sweep()
@@ -368,4 +368,4 @@ async def test_a_caller_starts_runs_and_sends_messages_and_reads_nothing(dsn: st
             return bool(await p.list())
 
         await until(is_there)
-        assert await (await p.get(key="by-caller", workflow=role_flow)).result("20s") == "<c><c>"
+        assert await (await p.get(key="by-caller", workflow=role_flow)).result("3m") == "<c><c>"

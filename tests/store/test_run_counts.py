@@ -67,7 +67,7 @@ async def totals(c: Any, workflow: str = "") -> tuple[int, int, int]:
 async def failed(p: Perdure) -> Any:
     handle = await p.start(counted, -1)
     with pytest.raises(RunFailed):
-        await handle.result("30s")
+        await handle.result("3m")
     return handle
 
 
@@ -83,19 +83,19 @@ async def test_every_way_a_run_ends_is_counted_with_it(dsn: str, c: Any) -> None
         await killed.terminate("enough")
         for handle in (stopped, killed):
             with pytest.raises(Exception, match="enough"):
-                await handle.result("30s")
+                await handle.result("3m")
         assert await totals(c) == (8, 3, 2)
         assert await totals(c, "counted") == (5, 3, 0)
         assert await totals(c, "counted_chain") == (3, 0, 0)
         assert await totals(c, "counted_wait") == (0, 0, 2)
         closed.set()
         await broken[0].retry()
-        assert await broken[0].result("30s") == -1
+        assert await broken[0].result("3m") == -1
         assert await totals(c, "counted") == (6, 2, 0)
         await broken[1].delete()
         assert await totals(c) == (9, 1, 2)
         done = await p.start(counted, 1)
-        await done.result("30s")
+        await done.result("3m")
         await done.delete()
         assert await totals(c) == (9, 1, 2)
     assert await differences(dsn) == []
@@ -108,7 +108,7 @@ async def test_a_retry_that_fails_again_counts_once(dsn: str, c: Any) -> None:
         for _ in range(3):
             await handle.retry()
             with pytest.raises(RunFailed):
-                await handle.result("30s")
+                await handle.result("3m")
         assert await totals(c) == (0, 1, 0)
     assert await differences(dsn) == []
 
@@ -116,7 +116,7 @@ async def test_a_retry_that_fails_again_counts_once(dsn: str, c: Any) -> None:
 async def test_a_transaction_that_is_undone_counts_nothing(dsn: str, c: Any) -> None:
     async with Perdure(dsn) as p:
         done = await p.start(counted, 1)
-        await done.result("30s")
+        await done.result("3m")
     run_id = ids.parse(done.id)
     low, high = ids.task_range(run_id)
     transaction = c.transaction()

@@ -156,7 +156,7 @@ async def test_an_engine_takes_suspects_up_one_after_the_other_and_settles_them(
     await sql.execute(
         "update perdure.run_queue set takeovers = 4, suspect = true, wake_at = 'infinity', seen_events = 99"
     )
-    async with Perdure(dsn) as p, asyncio.timeout(30):
+    async with Perdure(dsn) as p, asyncio.timeout(120):
         while await sql.fetchval("select count(*) from perdure.run_queue where suspect"):
             assert await sql.fetchval("select count(*) from perdure.run_queue where suspect and owner is not null") <= 1
         assert p.engine.counters.runs_claimed == 5

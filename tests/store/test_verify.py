@@ -189,7 +189,7 @@ def _on_terminal(dsn: str) -> str:
     except OSError:  # the other side of a terminal that is gone
         pass
     os.close(ours)
-    process.wait(30)
+    process.wait(120)
     return shown.decode()
 
 

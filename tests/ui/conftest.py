@@ -19,7 +19,7 @@ from tests.ui.site import Site, site
 
 CHROMIUM = os.environ.get("PERDURE_CHROMIUM", "/usr/bin/chromium")
 _numbers = itertools.count(1)
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 """For what a page is to show: other tests share the machine."""
 expect.set_options(timeout=WAIT_MS)
 EXPECTED = re.compile(

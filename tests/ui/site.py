@@ -40,7 +40,7 @@ class Site:
     grpc: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
-    http: httpx2.Client = field(default_factory=lambda: httpx2.Client(timeout=60))
+    http: httpx2.Client = field(default_factory=lambda: httpx2.Client(timeout=120))
 
     @property
     def url(self) -> str:
@@ -95,7 +95,7 @@ class Site:
             process.terminate()
         for process in self.processes.values():
             try:
-                process.wait(15)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
         self.processes.clear()
@@ -105,7 +105,7 @@ class Site:
         end = time.monotonic() + READY_S
         while time.monotonic() < end:
             with contextlib.suppress(httpx2.HTTPError):
-                if httpx2.get(f"{self.url}/readyz").status_code == 200:
+                if httpx2.get(f"{self.url}/readyz", timeout=120).status_code == 200:
                     return
             if self.processes["server"].poll() is not None:
                 break
@@ -122,7 +122,7 @@ class Site:
         return str(self.ask("POST", f"/workflows/{workflow}/runs", options)["id"])
 
     def result(self, run: str) -> Any:
-        return self.ask("GET", f"/runs/{run}/result?wait=30")
+        return self.ask("GET", f"/runs/{run}/result?wait=60")
 
     def status(self, run: str) -> str:
         return str(self.ask("GET", f"/runs/{run}/status")["status"])

@@ -42,7 +42,7 @@ def provider(log: Path) -> Iterator[str]:
 
 def wait_for(address: str, log: Path) -> None:
     end = time.monotonic() + READY_S
-    with httpx2.Client(transport=httpx2.HTTPTransport(retries=5)) as client:
+    with httpx2.Client(transport=httpx2.HTTPTransport(retries=5), timeout=120) as client:
         while time.monotonic() < end:
             with contextlib.suppress(httpx2.HTTPError):
                 if client.get(address).status_code == 200:

@@ -20,6 +20,9 @@ from tests.ui.test_runs import status
 MARKUP = '<img src=x onerror="window.owned=1"><script>window.owned=1</script><a href="javascript:window.owned=1">x</a>'
 ANSI = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \u202egnp.exe"
 
+FROZEN_MS = 40_000
+"""A page that shows nothing for so long has hung. Other tests share the machine."""
+
 
 def nested(depth: int) -> Any:
     value: Any = "deep"
@@ -44,7 +47,7 @@ def test_payloads_are_text(shop: Site, admin: Visit, value: Any) -> None:
         began = page.evaluate("performance.now()")
         page.get_by_role("tab", name=re.compile(f"^{tab}")).click()
         page.wait_for_timeout(100)
-        assert page.evaluate("performance.now()") - began < 10_000, f"{tab} froze"
+        assert page.evaluate("performance.now()") - began < FROZEN_MS, f"{tab} froze"
     page.get_by_role("tab", name="Input and output").click()
     panel = page.get_by_role("tabpanel")
     if isinstance(value, str) and value.startswith("x"):

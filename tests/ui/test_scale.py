@@ -80,7 +80,7 @@ class Transfer:
 def large(shop: Site) -> str:
     began = time.monotonic()
     run = shop.start("spread", input={"n": TASKS})
-    while shop.ask("GET", f"/runs/{run}/result?wait=30")["status"] not in ("success", "failed"):
+    while shop.ask("GET", f"/runs/{run}/result?wait=60")["status"] not in ("success", "failed"):
         assert time.monotonic() - began < MADE_S, "the run is not over yet"
     made = shop.ask("GET", f"/runs/{run}")
     assert (made["status"], made["tasks"]["success"]) == ("success", TASKS), made["tasks"]

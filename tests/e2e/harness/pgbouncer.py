@@ -74,4 +74,4 @@ class PgBouncer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(15)
+        self._process.wait(120)

@@ -112,7 +112,7 @@ class Podman:
         """Containers go on: each has a parent of its own."""
         if self._service is not None:
             self._service.send_signal(signal.SIGKILL)
-            self._service.wait(30)
+            self._service.wait(120)
             self._service = None
 
     def containers(self) -> list[str]:

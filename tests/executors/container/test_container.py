@@ -168,7 +168,7 @@ async def test_cancel_while_its_image_is_pulled(podman: Podman, tmp_path: Path) 
     async with registry, bench(podman, tmp_path) as b:
         job = container("true", image=f"127.0.0.1:{port}/slow", pull="missing")
         await b.executor.start(job)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await connected.wait()
         assert isinstance((await b.executor.observe([job]))[0], JobRunning)
         await b.executor.cancel(job)

@@ -96,7 +96,7 @@ async def serve(arguments: argparse.Namespace) -> None:
             process.terminate()
         for process in started:
             try:
-                process.wait(10)
+                process.wait(120)
             except subprocess.TimeoutExpired:  # its tasks take longer than that
                 process.kill()
         cluster.stop("immediate")
@@ -116,7 +116,7 @@ def key(environment: dict[str, str], name: str, role: str) -> str:
 async def ready(url: str) -> None:
     import httpx2
 
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=120) as http:
         for _ in range(300):
             try:
                 if (await http.get(f"{url}/readyz")).status_code == 200:

@@ -13,7 +13,7 @@ Answer = dict[str, Any]
 class Rest:
     def __init__(self, url: str, key: str) -> None:
         self._http = httpx2.AsyncClient(
-            base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=60
+            base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=120
         )
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
