@@ -77,7 +77,7 @@ async def test_servers_killed_while_they_deliver_lose_no_notification_and_invent
                 return len(receiver.ids) - len(set(receiver.ids)) - refused.total()
 
             while (elapsed := time.monotonic() - began) < SECONDS or (repeated() <= 0 and elapsed < LONGEST * SECONDS):
-                await receiver.has(len(receiver.requests) + randomness.randrange(*KILL_EVERY))
+                await receiver.has(len(receiver.requests) + randomness.randrange(*KILL_EVERY), within_s=180)
                 n = randomness.randrange(SERVERS)
                 await asyncio.to_thread(servers[n].kill)
                 kills += 1

@@ -199,6 +199,18 @@ async def test_only_the_engine_that_claimed_a_task_may_put_it_back(store: Postgr
     assert [tuple(r) for r in found] == [(None, 2), (other, 1)]
 
 
+async def test_an_attempt_that_was_counted_as_lost_is_not_put_back_once_more(store: PostgresStore, c: Any) -> None:
+    """An engine lost its session before it could write that attempt 2 failed. The reaper made it attempt 3, and the same engine has claimed
+    that under its next session. What it still has to write is about attempt 2; attempt 3 must not begin twice."""
+    me = await session(store)
+    await add_task(c, 0, owner=me, attempt=3)
+    batch = Batch()
+    batch.requeued.append(requeued_row(await c.fetchval("select id from perdure.task_queue"), 3, 1, ended=2))
+    await store.commit(me, 1, batch)
+    assert tuple(await c.fetchrow("select owner, attempt from perdure.task_queue")) == (me, 3)
+    assert await c.fetchval("select count(*) from perdure.task_attempt") == 0
+
+
 async def test_a_start_under_a_key_that_is_taken_writes_nothing(store: PostgresStore, c: Any) -> None:
     me = await session(store)
     batch = Batch()

@@ -314,6 +314,13 @@ MUTANTS = [
         "store/test_conditions.py::test_only_the_engine_that_claimed_a_task_may_put_it_back",
     ),
     Mutant(
+        "commit-requeue-of-an-attempt-that-was-counted-as-lost",
+        "store/sql/commits.sql",
+        " and coalesce(t.owner, 0) = f.id and t.attempt = u.ended",
+        " and coalesce(t.owner, 0) = f.id",
+        "store/test_conditions.py::test_an_attempt_that_was_counted_as_lost_is_not_put_back_once_more",
+    ),
+    Mutant(
         "commit-mail-to-runs-that-continued-is-lost",
         "store/sql/commits.sql",
         "select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0",

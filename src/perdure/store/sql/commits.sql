@@ -151,7 +151,7 @@ queued_tasks as (
         owner = excluded.owner, error = excluded.error, start_deadline_at = excluded.start_deadline_at, worker = null,
         started_at = excluded.started_at, beat_at = null, blocked = null
 ),
--- A claimed task of a run that another engine owns goes back for another attempt, if the claim still stands.
+-- A claimed task of a run that another engine owns goes back for another attempt, if the claim of that very attempt still stands.
 requeued_tasks as (
   update perdure.task_queue t
      set status = 'pending', owner = null, attempt = u.attempt, lost = u.lost, run_at = f.at + u.delay_us * interval '1 microsecond',
@@ -163,7 +163,7 @@ requeued_tasks as (
                 :requeued.traceback::text[])
            as u(id, attempt, lost, delay_us, start_deadline_at, ended, outcome, started_at, finished_at, worker, cpu_us, error, error_code,
                 error_type, traceback), fence f
-   where t.id = u.id and t.id = any(:requeued.id::uuid[]) and coalesce(t.owner, 0) = f.id
+   where t.id = u.id and t.id = any(:requeued.id::uuid[]) and coalesce(t.owner, 0) = f.id and t.attempt = u.ended
   returning t.id, t.ns, t.run_id, t.seq, t.name, t.node, t.attempt, u.ended, u.outcome, u.started_at, u.finished_at, u.worker, u.cpu_us,
             u.error, u.error_code, u.error_type, u.traceback
 ),
