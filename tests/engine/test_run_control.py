@@ -49,6 +49,11 @@ async def steps() -> int:
     return await step(2)
 
 
+@workflow(name="control_slow_alone")
+async def slow_alone() -> int:
+    return await slow()
+
+
 @workflow(name="control_in_flight")
 async def in_flight() -> int:
     first, *rest = await asyncio.gather(slow(), *(step.options(queue="control-unserved")(n) for n in range(3)))
@@ -106,8 +111,9 @@ async def waits_for_child(policy: str) -> int:
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
+    global gate
     begun.clear()
-    gate.clear()
+    gate = asyncio.Event()  # each test has a loop of its own
 
 
 async def status(handle: Handle[Any]) -> str:
@@ -170,6 +176,42 @@ async def test_a_task_that_ends_before_the_pause_is_written_is_not_forgotten(
         await handle.pause()
         await handle.resume()
         assert await handle.result("3m") == 7
+    await clean(dsn)
+
+
+@pytest.mark.parametrize("question", ["reassigned", "worker lost"])
+async def test_an_attempt_is_not_taken_for_stolen_before_the_pause_is_written(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """Its row is written with the pause. An engine that asked for it meanwhile stopped the attempt, and its task counted as running for ever."""
+    checks: list[asyncio.Task[None]] = []
+    async with serving(dsn, slow_alone) as client:
+        engine, pause, commit = client.engine, RunExits.pause, client.store.commit
+
+        def paused_then_checked(self: RunExits, run: ActiveRun, request: PauseMessage, inbox_id: int) -> None:
+            pause(self, run, request, inbox_id)
+            (a,) = (f.assignment for f in engine.attempts.flights.values())
+            check = (
+                engine.lost_workers.check_reassigned()
+                if question == "reassigned"
+                else engine.lost_workers.worker_lost([(a.run_id, a.seq, a.attempt)])
+            )
+            checks.append(asyncio.create_task(check))
+
+        async def after_the_check(*args: Any) -> Any:
+            if checks:
+                await checks[0]
+            return await commit(*args)
+
+        monkeypatch.setattr(RunExits, "pause", paused_then_checked)
+        monkeypatch.setattr(client.store, "commit", after_the_check)
+        handle = await slow_alone.start()
+        await until(lambda: -1 in begun)
+        await handle.pause()
+        gate.set()
+        await handle.resume()
+        assert await handle.result("30s") == 7
+        assert begun == ([-1] if question == "reassigned" else [-1, -1])
     await clean(dsn)
 
 

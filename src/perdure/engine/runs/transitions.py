@@ -91,6 +91,11 @@ class DeferredEnds:
         self._units: list[Unit] | None = []
         """None: the run has left."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run has not left yet: rows of its attempts may be missing."""
+        return self._units is not None
+
     def take(self, end: Unit) -> bool:
         """Whether the end has to wait."""
         if self._units is None:

@@ -47,6 +47,11 @@ class Flight(msgspec.Struct, gc=False):
     deferred: DeferredEnds | None = None
     """Takes its end while its run is leaving this engine; None: the run did not leave it."""
 
+    @property
+    def has_written_row(self) -> bool:
+        """Whether its row can be asked for. The commit that hands its run back may be the one that writes it."""
+        return self.row and (self.deferred is None or not self.deferred.is_waiting)
+
     def run_leaves(self, phase: Leaving) -> None:
         """The end of the attempt is a message to its run from now on."""
         self.run, self.deferred = None, phase.ends

@@ -66,7 +66,7 @@ class LostWorkers:
         rows = {
             ids.derive(run_id, ids.TASK, seq): (run_id, seq)
             for run_id, seq, attempt in attempts
-            if (f := self._attempts.get(run_id, seq)) and f.row and f.assignment.attempt == attempt
+            if (f := self._attempts.get(run_id, seq)) and f.has_written_row and f.assignment.attempt == attempt
         }
         if not rows:
             return set()
@@ -112,7 +112,7 @@ class LostWorkers:
         asked = {
             ids.derive(f.assignment.run_id, ids.TASK, f.assignment.seq): f
             for f in self._attempts.flights.values()
-            if f.row and f.run is None
+            if f.run is None and f.has_written_row
         }
         if asked:
             mine = await self._store.still_mine(self._session.id, list(asked))
