@@ -13,6 +13,13 @@ MUTANTS = [
         "engine/test_run_loop.py",
     ),
     Mutant(
+        "attempts-of-a-run-that-leaves-are-asked-for-too-early",
+        "engine/tasks/flight.py",
+        "return self.row and (self.deferred is None or not self.deferred.is_waiting)",
+        "return self.row",
+        "engine/test_run_control.py",
+    ),
+    Mutant(
         "runs-children-not-stopped",
         "engine/runs/children.py",
         "                run.send(child_id, CancelMessage(PARENT_ENDED))\n",
