@@ -74,7 +74,7 @@ async def test_an_approval_without_a_type_lets_the_run_go_on(dsn: str) -> None:
     async with TestEnv(dsn) as env:
         handle = await env.start(e2e_go_flow)
         assert await go.approve(handle.id, by="anyone") is True
-        assert await handle.result("3m") == "went"
+        assert await handle.result("10s") == "went"
 
 
 async def test_a_rejection_that_is_not_caught_fails_the_run_and_says_who_and_why(dsn: str) -> None:
@@ -82,7 +82,7 @@ async def test_a_rejection_that_is_not_caught_fails_the_run_and_says_who_and_why
         handle = await env.start(e2e_go_flow)
         await go.reject(handle.id, by="ada", comment="not today")
         with pytest.raises(RunFailed, match="rejected by ada: not today"):
-            await handle.result("3m")
+            await handle.result("10s")
 
 
 async def test_a_quorum_needs_two_different_people(dsn: str) -> None:
@@ -91,7 +91,7 @@ async def test_a_quorum_needs_two_different_people(dsn: str) -> None:
         assert await publish.approve(handle.id, Terms(5, "first"), by="ada") is False
         assert await publish.approve(handle.id, Terms(6, "again"), by="ada") is False, "one name, one vote"
         assert await publish.approve(handle.id, Terms(7, "second"), by="ben") is True
-        assert await handle.result("3m") == "published at 7 second", "the value of the vote that decided"
+        assert await handle.result("10s") == "published at 7 second", "the value of the vote that decided"
 
 
 async def test_one_no_is_enough_and_the_workflow_may_catch_it(dsn: str) -> None:
@@ -99,7 +99,7 @@ async def test_one_no_is_enough_and_the_workflow_may_catch_it(dsn: str) -> None:
         handle = await env.start(e2e_publish_flow, 3)
         await publish.approve(handle.id, Terms(5), by="ada")
         await publish.reject(handle.id, by="ben", comment="too cheap")
-        assert await handle.result("3m") == "rejected by ben: too cheap"
+        assert await handle.result("10s") == "rejected by ben: too cheap"
 
 
 async def test_a_vote_can_be_changed_until_it_is_decided(dsn: str) -> None:
@@ -115,7 +115,7 @@ async def test_a_vote_can_be_changed_until_it_is_decided(dsn: str) -> None:
         assert await both.reject(handle.id, by="ada") is False
         assert await both.approve(handle.id, by="ben") is False
         assert await both.approve(handle.id, by="ada") is True
-        assert await handle.result("3m") == "yes"
+        assert await handle.result("10s") == "yes"
 
 
 async def test_an_answer_after_the_decision_says_who_decided(dsn: str) -> None:
@@ -170,7 +170,7 @@ async def test_after_the_deadline_the_run_goes_on_and_nobody_can_answer(dsn: str
         with pytest.raises(ApprovalExpired):
             await publish.approve(handle.id, Terms(5), by="ben")
         await go.approve(handle.id, by="ben")
-        assert await handle.result("3m") == "the approval 'e2e_publish' was not decided in time"
+        assert await handle.result("10s") == "the approval 'e2e_publish' was not decided in time"
 
 
 async def test_escalation_lets_somebody_else_answer_from_its_moment_on(dsn: str) -> None:
@@ -183,7 +183,7 @@ async def test_escalation_lets_somebody_else_answer_from_its_moment_on(dsn: str)
         inbox = await env.client._backend.call(approvals.LIST, ListApprovals(assignee="lead"))
         assert [s.name for s in inbox.items] == ["e2e_signed"]
         assert await signed.approve(handle.id, by="lead") is True
-        assert await handle.result("3m") == "signed"
+        assert await handle.result("10s") == "signed"
 
 
 async def test_delegation_asks_somebody_else_instead(dsn: str) -> None:
@@ -200,7 +200,7 @@ async def test_delegation_asks_somebody_else_instead(dsn: str) -> None:
         with pytest.raises(Conflict, match="answered"):
             await publish.delegate(handle.id, "dan", by="cleo")
         await publish.approve(handle.id, Terms(2), by="ben")
-        assert await handle.result("3m") == "published at 2"
+        assert await handle.result("10s") == "published at 2"
 
 
 async def test_every_wait_is_another_question(dsn: str) -> None:
@@ -212,7 +212,7 @@ async def test_every_wait_is_another_question(dsn: str) -> None:
         with pytest.raises(NotFound, match="open: e2e_go#2"):
             await go.approve(handle.id, nth=3)
         await go.approve(handle.id, nth=2)
-        assert await handle.result("3m") == "in the end"
+        assert await handle.result("10s") == "in the end"
 
 
 async def test_a_run_with_approvals_replays(dsn: str) -> None:
@@ -220,7 +220,7 @@ async def test_a_run_with_approvals_replays(dsn: str) -> None:
         handle = await env.start(e2e_publish_flow, 3)
         await publish.approve(handle.id, Terms(5), by="ada")
         await publish.approve(handle.id, Terms(6), by="ben")
-        await handle.result("3m")
+        await handle.result("10s")
         replay_one(e2e_publish_flow, ids.parse(handle.id), await handle.history())
 
 
@@ -276,15 +276,15 @@ async def test_a_flow_asks_the_same_way(dsn: str) -> None:
             AnswerApproval(handle.id, "ask", True, b'{"price": 4}', "fine", "lead"),
         ):
             await env.client._backend.call(approvals.ANSWER, answer)
-        assert await handle.result("3m") == {
+        assert await handle.result("10s") == {
             "yes": {"approved": True, "by": ["ada", "lead"], "comment": "fine", "value": {"price": 4}}
         }
         other = await env.start(flow("e2e_asks"), rows=7, people=["ada", "ben"])
         await asks.reject(other.id, by="ben", comment="no money")
-        assert await other.result("3m") == {"no": "no money"}
+        assert await other.result("10s") == {"no": "no money"}
         late = await env.start(flow("e2e_asks"), rows=7, people=["ada", "ben"])
         await env.advance("2d")
-        assert await late.result("3m") == {"late": "late"}
+        assert await late.result("10s") == {"late": "late"}
 
 
 async def test_a_flow_that_asks_nobody_at_all_fails_its_node(dsn: str) -> None:
@@ -292,7 +292,7 @@ async def test_a_flow_that_asks_nobody_at_all_fails_its_node(dsn: str) -> None:
         await env.deploy(FLOW)
         handle = await env.start(flow("e2e_asks"), rows=7, people=["ada", 5])
         with pytest.raises(RunFailed, match="assignees: invalid person name '5'"):
-            await handle.result("3m")
+            await handle.result("10s")
 
 
 GRAPH = {
@@ -327,7 +327,7 @@ async def test_a_node_of_kind_approval_takes_votes_and_no_signal_past_its_assign
         with pytest.raises(NotAssigned):
             await sign.approve(handle.id, by="eve")
         await sign.approve(handle.id, by="ada", comment="done")
-        result = await handle.result("3m")
+        result = await handle.result("10s")
         assert result["answer"] == {"approved": True, "by": ["ada"], "comment": "done", "value": None}
 
 
@@ -369,7 +369,7 @@ async def test_what_was_resolved_before_anybody_was_asked_is_nobodys_answer(dsn:
             await env.settle()
             assert await handle.status() == "running"
             assert await signed.approve(handle.id, by="ada") is True
-            assert await handle.result("3m") in ("signed", {"done": "signed"})
+            assert await handle.result("10s") in ("signed", {"done": "signed"})
 
 
 async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> None:
@@ -384,7 +384,7 @@ async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> 
         await env.settle()
         assert await handle.status() == "running"
         await env.client._backend.call(messages.RESOLVE, ResolvePromise(handle.id, "e2e_signed", b"true"))
-        assert await handle.result("3m") == "signed"
+        assert await handle.result("10s") == "signed"
 
 
 async def test_the_first_of_two_who_decide_at_once_counts(dsn: str) -> None:
@@ -399,5 +399,5 @@ async def test_the_first_of_two_who_decide_at_once_counts(dsn: str) -> None:
         assert [s for s in said if not isinstance(s, Exception)] == [True]
         assert {type(s).__name__ for s in said if isinstance(s, Exception)} <= {"ApprovalClosed", "RunFinished"}
         events = [type(r.event).__name__ for r in await handle.history()]
-        await handle.result("3m")
+        await handle.result("10s")
         assert events.count("PromiseResolved") <= 1

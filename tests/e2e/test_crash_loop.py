@@ -62,10 +62,10 @@ async def test_code_that_ends_its_workers_is_stuck_and_its_run_can_be_ended(dsn:
         await cancelled.cancel("enough")
         await until(lambda: is_stuck(looping), "it is stuck", 120)
         with pytest.raises(Stuck, match="CODE_CRASHES_MAX"):
-            await looping.result("3m")
+            await looping.result("5s")
         await until(lambda: has_ended(cancelled), "the engine ended it, because it is stuck too", 60)
         with pytest.raises(RunCancelled, match="enough"):
-            await cancelled.result("3m")
+            await cancelled.result("5s")
         await looping.pause()
         await looping.terminate()
         await settled.send(other.id, "fine")

@@ -101,7 +101,7 @@ async def test_a_result_that_waits_in_the_inbox_of_a_sleeping_run_is_not_taken_f
         Perdure(dsn, queues=["elsewhere"], settings=settings()),
     ):
         handle = await owner.start(far_flow, 1.5)
-        await until(lambda: owner.engine.counters.runs_evicted)
+        await until(lambda: owner.engine.counters.runs_evicted, within_s=5)
         assert await handle.result(timeout="10s") == 1
         assert executed == [(handle.id, 1)]
         assert await count(dsn, "select count(*) from perdure.task_queue") == 0
@@ -221,7 +221,7 @@ async def test_a_task_claimed_while_claims_are_being_checked_is_not_taken_for_st
         monkeypatch.setattr(helper.store, "still_mine", slow)
         await asyncio.wait_for(asked.wait(), 5)
         second = await owner.start(far_flow, 1.0)
-        await until(lambda: (second.id, 1) in executed)
+        await until(lambda: (second.id, 1) in executed, within_s=5)
         go_on.set()
         assert await first.result(timeout="5s") == 1
         assert await second.result(timeout="5s") == 1
@@ -294,7 +294,7 @@ async def test_an_answer_that_arrives_while_the_engine_registers_anew_is_late(
         handle = await asyncio.wait_for(starting, 5)
         assert not engine.runs, f"{handle.id} belongs to the engine that claims it next"
         go_on.set()
-        await until(lambda: engine.runs)
+        await until(lambda: engine.runs, within_s=5)
         assert [run.epoch for run in engine.runs.values()] == [2]
 
 

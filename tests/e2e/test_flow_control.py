@@ -106,7 +106,7 @@ async def nothing_left(dsn: str) -> None:
         async def no_group_left() -> bool:
             return await c.fetchval("select count(*) from perdure.flow_control_group") == 0
 
-        await until(no_group_left)
+        await until(no_group_left, within_s=10)
     finally:
         await c.close()
 

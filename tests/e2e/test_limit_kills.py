@@ -82,7 +82,7 @@ async def _load(fleet: Servers, until_s: float) -> int:
         waiting: set[asyncio.Task[object]] = set()
         while time.monotonic() < until_s:
             try:
-                async with asyncio.timeout(120):
+                async with asyncio.timeout(20):
                     handle = await limited.limited_load.start(started * TASKS_PER_RUN, TASKS_PER_RUN)
                 started += 1
                 waiting.add(asyncio.create_task(_ended(handle)))

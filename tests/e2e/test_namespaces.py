@@ -48,7 +48,7 @@ async def test_a_foreign_run_cannot_be_found_read_or_written(dsn: str) -> None:
             with pytest.raises(NotFound):
                 await foreign.describe()
             with pytest.raises(NotFound):
-                await foreign.result("3m")
+                await foreign.result("5s")
             with pytest.raises(NotFound):
                 await foreign.cancel()
             with pytest.raises(NotFound):

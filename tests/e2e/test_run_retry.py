@@ -206,7 +206,7 @@ async def guarded(x: int) -> str:
 
     async def limited() -> str:
         await do("quick")
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(30):
             return await do("limited")
 
     a, b = await asyncio.gather(limited(), do("fragile"))
@@ -224,7 +224,7 @@ async def clean(dsn: str) -> None:
             await store.sweep()
             return not await connection.fetchval("select exists(select from perdure.inbox)")
 
-        await until(is_swept)
+        await until(is_swept, within_s=20)
     finally:
         await connection.close()
         await store.close()

@@ -90,7 +90,7 @@ async def _load(fleet: Servers, seed: int, over: asyncio.Event) -> int:
     async def one() -> None:
         nonlocal refused
         try:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(20):
                 run_id = await flows.start_one(randomness.randrange(flows.SHAPES), randomness.randrange(1000))
         except (PerdureError, TimeoutError):
             refused += 1  # it may exist or not: its start was not acknowledged
@@ -98,7 +98,7 @@ async def _load(fleet: Servers, seed: int, over: asyncio.Event) -> int:
         starts.acknowledged(run_id)
         if randomness.random() < 0.2:
             try:
-                async with asyncio.timeout(120):
+                async with asyncio.timeout(20):
                     await flows.go.send(run_id, "go")
             except (PerdureError, TimeoutError):
                 pass

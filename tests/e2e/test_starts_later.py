@@ -177,7 +177,7 @@ async def test_time_can_be_skipped_over_a_debounce(dsn: str) -> None:
         with pytest.raises(NotFound):
             await handle.describe()
         await env.advance("2m")
-        assert await handle.result("3m") == "later"
+        assert await handle.result("10s") == "later"
         assert await env.run(echo.options(debounce=Debounce("1d", key="k")), "run") == "run"
 
 
@@ -410,15 +410,15 @@ async def test_a_key_for_a_time_outlasts_its_run(dsn: str) -> None:
     async with TestEnv(dsn) as env:
         one = echo.options(dedup=Dedup("k", within="10m"))
         first = await env.start(one, "a")
-        assert await first.result("3m") == "a"
+        assert await first.result("10s") == "a"
         await env.advance("9m")
         again = await env.start(one, "b")
         assert again.id == first.id
-        assert await again.result("3m") == "a"
+        assert await again.result("10s") == "a"
         await env.advance("2m")
         third = await env.start(one, "c")
         assert third.id != first.id
-        assert await third.result("3m") == "c"
+        assert await third.result("10s") == "c"
 
 
 async def test_keys_that_say_nothing_any_more_are_forgotten(client: Perdure, dsn: str) -> None:

@@ -40,7 +40,7 @@ def test_sync_code_runs_workflows_and_talks_to_them(dsn: str) -> None:
         handle = p.start(talk, 1)
         p.signal(name, handle.id, "ann")
         p.resolve(ok, handle.id, True)
-        assert handle.result("3m") == "ann True"
+        assert handle.result("10s") == "ann True"
         assert p.query(seen, handle.id) == 1
         assert handle.status() == "success"
 
@@ -48,7 +48,7 @@ def test_sync_code_runs_workflows_and_talks_to_them(dsn: str) -> None:
 def test_sync_code_finds_runs_by_a_query(dsn: str) -> None:
     with SyncPerdure(dsn) as p:
         for n in range(3):
-            p.start(flow.options(attributes={"n": n}), n).result("3m")
+            p.start(flow.options(attributes={"n": n}), n).result("10s")
         assert [run.attributes["n"] for run in p.runs("attr.n >= 1")] == [2, 1]
         assert [run.attributes["n"] for run in p.runs("attr.n >= 1", limit=1)] == [2]
 
@@ -75,7 +75,7 @@ def test_sync_code_sees_failures_timeouts_and_cancellations(dsn: str) -> None:
             waiting.result("100ms")
         waiting.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
-            waiting.result("3m")
+            waiting.result("10s")
 
 
 def test_a_sync_client_that_cannot_connect_says_so_and_leaves_no_thread() -> None:

@@ -89,14 +89,14 @@ async def test_time_stands_still_until_it_is_advanced() -> None:
         assert await handle.status() == "running"
         assert timedelta(days=29) <= env.now - before < timedelta(days=29, minutes=5)
         await env.advance("2d")
-        assert await handle.result("3m") == "1 after 30 days"
+        assert await handle.result("5s") == "1 after 30 days"
 
 
 async def test_timers_on_the_way_fire_in_order_at_their_own_times() -> None:
     async with TestEnv() as env:
         handle = await env.start(ticks, 5)
         await env.advance("1d")
-        assert await handle.result("3m") == [1, 2, 3, 4, 5]
+        assert await handle.result("5s") == [1, 2, 3, 4, 5]
 
 
 async def test_a_timeout_and_an_answer_in_time_take_their_own_paths() -> None:
@@ -105,7 +105,7 @@ async def test_a_timeout_and_an_answer_in_time_take_their_own_paths() -> None:
         handle = await env.start(asks, 2)
         await env.advance("1d")
         await ok.resolve(handle.id, True)
-        assert await handle.result("3m") == "True"
+        assert await handle.result("5s") == "True"
 
 
 async def test_a_mock_still_passes_through_the_types_of_its_task() -> None:
@@ -271,7 +271,7 @@ async def test_the_calls_of_a_mocked_child_are_recorded_once_for_each_run() -> N
         handle = await env.start(parent, "ink")
         env.client.engine.eviction.release_all()  # the rest of the run begins with a replay
         await env.advance("2d")
-        assert await handle.result("3m") == "ink"
+        assert await handle.result("5s") == "ink"
         assert mock.calls == [(("ink", 2), {})]
 
 
@@ -314,7 +314,7 @@ async def test_a_named_event_is_delivered_before_time_moves_on() -> None:
         handle = await env.start(hears, 1)
         await rung.emit("loud")
         await env.advance("2d")
-        assert await handle.result("3m") == "loud"
+        assert await handle.result("5s") == "loud"
 
 
 async def test_tasks_that_keep_time_from_moving_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

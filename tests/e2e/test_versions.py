@@ -263,7 +263,7 @@ async def test_forks_and_reruns_begin_on_the_code_that_was_asked_for(dsn: str, p
             await waiting[1].terminate()
             for handle in waiting[:2]:
                 with pytest.raises(RunCancelled):
-                    await handle.result("3m")
+                    await handle.result("10s")
             await waiting[2].terminate()
     await clean(dsn)
 

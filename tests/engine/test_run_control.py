@@ -277,7 +277,7 @@ async def test_a_cancel_request_ends_a_pause_and_the_code_unwinds(dsn: str) -> N
         await handle.pause()
         await handle.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
-            await handle.result("3m")
+            await handle.result("10s")
         assert client.engine.counters.runs_ended_without_code == 0
     await clean(dsn)
 
@@ -352,7 +352,7 @@ async def test_a_delayed_run_is_cancelled_before_its_time(dsn: str) -> None:
         handle = await steps.options(delay="1h").start()
         await handle.cancel("not needed")
         with pytest.raises(RunCancelled, match="not needed"):
-            await handle.result("3m")
+            await handle.result("10s")
         assert begun == []
     await clean(dsn)
 
@@ -362,7 +362,7 @@ async def test_a_run_that_has_not_begun_in_time_fails_and_one_that_has_goes_on(d
         late = await steps.options(start_within="30m").start()
         await let_time_pass(client)
         with pytest.raises(RunExpired, match="did not begin"):
-            await late.result("3m")
+            await late.result("10s")
         client.store.shift_clock(0.0)
     async with serving(dsn, steps) as client:
         handle = await steps.options(start_within="30m").start()
@@ -381,7 +381,7 @@ async def test_no_engine_begins_a_run_that_has_expired(dsn: str) -> None:
     async with serving(dsn, steps) as client:
         found = await client.get(handle.id)
         with pytest.raises(RunExpired):
-            await found.result("3m")
+            await found.result("10s")
         assert begun == []
     await clean(dsn)
 
@@ -405,7 +405,7 @@ async def test_children_end_by_their_policy_when_their_parent_has(dsn: str, poli
         if ends:
             await until(lambda: is_over(last), within_s=2.0)
             with pytest.raises(RunCancelled, match="its parent has ended") as error:
-                await last.result("3m")
+                await last.result("5s")
             assert error.value.failure.code == ends
         else:
             await turns(30)
@@ -421,7 +421,7 @@ async def test_the_cancellation_of_a_parent_leaves_an_abandoned_child_alone(dsn:
         last = await child_of(dsn, client)
         await parent.cancel("enough")
         with pytest.raises(RunCancelled):
-            await parent.result("3m")
+            await parent.result("10s")
         await go.send(last.id, 5)
         assert await last.result("3m") == 5
     await clean(dsn)

@@ -120,8 +120,8 @@ async def test_a_run_ends_by_the_version_it_began_with() -> None:
         assert first != second
         new = await env.start(dates)
         await env.advance("2h")
-        assert await old.result("3m") == "one"
-        assert await new.result("3m") == "two"
+        assert await old.result("5s") == "one"
+        assert await new.result("5s") == "two"
         assert ((await old.describe()).version, (await new.describe()).version) == (first, second)
         # Somebody else moves the pointer back; it is seen a second later.
         registry = PostgresDefinitions(env.client.store.pool)
@@ -148,7 +148,7 @@ async def test_a_run_that_left_memory_goes_on_by_its_own_version(dsn: str) -> No
     async with TestEnv(dsn) as env:
         again = await env.client.get(handle.id, workflow=flow("engflow-dated", str))
         await env.advance("2h")
-        assert await again.result("3m") == "one"
+        assert await again.result("5s") == "one"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_a_run_without_its_definition_is_stuck_until_it_is_there(
         again = await env.client.get(handle.id, workflow=flow("engflow-dated", str))
         with pytest.raises(Stuck, match=why):
             await env.advance("2h")
-            await again.result("3m")
+            await again.result("5s")
         stuck = (await again.describe()).stuck or ""
         assert stuck.startswith("flow_unavailable: ") and version in stuck
         assert ran == {}
@@ -184,7 +184,7 @@ async def test_a_run_without_its_definition_is_stuck_until_it_is_there(
         await rows(env, change, version, kept["document"])
         await again.resume()
         await env.advance("2h")
-        assert await again.result("3m") == "one"
+        assert await again.result("5s") == "one"
     assert ran == {"one": 1}
 
 
@@ -262,7 +262,7 @@ tasks:
 """)
         handle = await env.start(flow("engflow-lost"))
         with pytest.raises(RunFailed, match="engflow-leaaf") as failed:
-            await handle.result("3m")
+            await handle.result("5s")
         assert failed.value.failure.code == "not_registered"
         assert ran == {"tidy": 1}
         with pytest.raises(NotRegistered):
@@ -280,7 +280,7 @@ async def test_cancelling_a_run_cancels_its_children_and_theirs() -> None:
         assert len(leaves) == 2
         await handle.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
-            await handle.result("3m")
+            await handle.result("5s")
         await env.advance("1s")
         assert [await h.status() for h in (middle, *leaves)] == ["cancelled"] * 3
         assert await rows(env, "select 1 from perdure.run_queue") == []
@@ -368,13 +368,13 @@ tasks:
         handle = await env.start(flow("engflow-slow").options(timeout="1h"))
         await env.advance("2h")
         with pytest.raises(RunFailed) as failed:
-            await handle.result("3m")
+            await handle.result("5s")
         assert failed.value.failure.code == "run_timeout"
         await handle.retry()
         await env.advance("2h")
         assert await handle.status() == "running", "the sleep starts over"
         await env.advance("2h")
-        assert await handle.result("3m") == {"last": "last"}
+        assert await handle.result("5s") == {"last": "last"}
     assert ran == {"first": 1, "last": 1}
 
 
@@ -455,7 +455,7 @@ graph:
             assert await seen.read(handle.id) == {"last": sent}
         assert await handle.status() == "running"
         await go.send(handle.id, 5)
-        assert await handle.result("3m") == {"n": 12, "seen": {"last": 5}}
+        assert await handle.result("5s") == {"n": 12, "seen": {"last": 5}}
         assert await n.read(handle.id) == 12
         names = await rows(env, "select name from perdure.run_state order by name")
         assert [r["name"] for r in names] == ["n", "seen"]
@@ -495,10 +495,10 @@ async def test_two_engines_share_the_runs_of_flows(dsn: str, worker: bool) -> No
 async def test_a_deployment_elsewhere_is_seen_within_a_moment(dsn: str) -> None:
     async with Perdure(dsn) as a, Perdure(dsn) as b:
         await a.deploy(dated("one", "0.01"))
-        assert await (await b.start(flow("engflow-dated", str))).result("3m") == "one"
+        assert await (await b.start(flow("engflow-dated", str))).result("10s") == "one"
         await a.deploy(dated("two", "0.01"))
 
         async def runs_the_second() -> bool:
-            return await (await b.start(flow("engflow-dated", str))).result("3m") == "two"
+            return await (await b.start(flow("engflow-dated", str))).result("10s") == "two"
 
-        await until(runs_the_second)  # what was read once is trusted for a second
+        await until(runs_the_second, within_s=5)  # what was read once is trusted for a second

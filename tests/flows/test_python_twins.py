@@ -329,7 +329,7 @@ async def play(env: TestEnv, twin: Twin, start: Awaitable[Handle[Any]]) -> Playe
             break
         await env.advance("1m")
     try:
-        result, failure = await handle.result("3m"), ""
+        result, failure = await handle.result("5s"), ""
     except RunFailed as error:
         result, failure = None, error.failure.message
     return Played(sorted(mine.executions), mine.peak, result, failure)

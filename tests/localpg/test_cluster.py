@@ -310,7 +310,7 @@ def test_a_server_that_is_joined_after_its_users_were_killed_goes_on(
     watcher = watchers(cluster.directory)
     assert len(watcher) == 1
     looks = watcher[0].num_ctx_switches().voluntary
-    until_sync(lambda: watcher[0].num_ctx_switches().voluntary > looks + 2 or not postmaster.alive(pid))
+    until_sync(lambda: watcher[0].num_ctx_switches().voluntary > looks + 2 or not postmaster.alive(pid), within_s=20)
     assert cluster.pid == pid and ask(cluster.dsn(), "select 1") == 1
     cluster.leave()
     assert not postmaster.alive(pid)

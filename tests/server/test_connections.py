@@ -102,7 +102,7 @@ def half_open(address: str, count: int, sent: bytes) -> list[socket.socket]:
 
 def answers(url: str, own_address: str) -> None:
     transport = httpx2.HTTPTransport(local_address=own_address)
-    with httpx2.Client(transport=transport, base_url=url, timeout=120) as http:
+    with httpx2.Client(transport=transport, base_url=url, timeout=20) as http:
         assert http.get("/livez").status_code == 200
         assert http.get("/api/v1/whoami").status_code == 200
         assert http.get("/readyz").json() == {"status": "ready", "reasons": []}
@@ -179,7 +179,7 @@ async def test_a_client_that_does_not_read_is_closed(dsn: str) -> None:
     async with served(dsn, connections=ConnectionBounds(write_s=0.2)) as process:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx2.URL(process.url).port, limit=1)
         ask = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(30):
             with pytest.raises(ConnectionError):
                 while True:
                     writer.write(ask)

@@ -163,7 +163,7 @@ async def test_output_of_a_task_is_kept_and_there_soon(dsn: str) -> None:
         handle = await print_much.start(3)
         with pytest.raises(Exception, match="after all that"):
             await handle.result()
-        await until(lambda: kept(dsn, handle.id))
+        await until(lambda: kept(dsn, handle.id), within_s=5)
         assert client.engine.counters.log_chunks >= 1
     assert await kept(dsn, handle.id) == [
         ("stdout", "info", "line 0"),

@@ -81,7 +81,7 @@ async def test_a_run_is_decided_and_executed_by_a_remote_worker(dsn: str) -> Non
     async with server(dsn) as s, worker(s.address), Client(s.address):
         assert await remote_sums.run(100) == 9900 + 2
         handle = await remote_sums.start(10)
-        assert await handle.result("3m") == 92
+        assert await handle.result("10s") == 92
         assert await progress.read(handle.id) == 10
         assert await handle.status() == "success"
         assert [e.type async for e in handle.events()][-1] == "RunSucceeded"
@@ -93,7 +93,7 @@ async def test_messages_children_timers_and_errors_over_the_wire(dsn: str) -> No
         chat = await remote_chat.options(key="chat-1").start(7)
         await steer.send(chat.id, "left")
         await answer.resolve(chat.id, 42)
-        assert await (await client.get(key="chat-1", workflow=remote_chat)).result("3m") == "7 left 42 4"
+        assert await (await client.get(key="chat-1", workflow=remote_chat)).result("10s") == "7 left 42 4"
         assert await remote_parent.run(3) == 3
         with pytest.raises(RunFailed, match="bang"):
             await remote_broken.run("bang")
@@ -214,7 +214,7 @@ async def test_a_worker_gets_and_touches_nothing_of_another_namespace(dsn: str) 
         async with worker(s.address, namespace="other") as foreign, Client(s.address, namespace="other") as there:
             assert foreign.streams == 1
             handle = await remote_patient.start(0.1)  # finds `there`, the innermost client
-            assert await handle.result("3m") == "attempt 1"
+            assert await handle.result("10s") == "attempt 1"
             mine = Client(s.address)
             async with mine:
                 waiting = await mine.start(remote_patient, 0.1)
@@ -226,7 +226,7 @@ async def test_a_worker_gets_and_touches_nothing_of_another_namespace(dsn: str) 
 
                 await holds(is_pending, 1.0)
                 async with worker(s.address):
-                    assert await waiting.result("3m") == "attempt 1"
+                    assert await waiting.result("10s") == "attempt 1"
 
 
 async def test_what_a_worker_says_of_attempts_and_runs_that_are_not_its_own_is_refused(dsn: str) -> None:
@@ -255,7 +255,7 @@ async def test_what_a_worker_says_of_attempts_and_runs_that_are_not_its_own_is_r
             )
             await until(lambda: s.hub.messages.refused >= 5)
             call.cancel()
-        assert await handle.result("3m") == "attempt 1"
+        assert await handle.result("10s") == "attempt 1"
 
 
 async def test_a_first_message_that_is_no_hello_and_a_worker_of_another_protocol_are_told_why(dsn: str) -> None:
@@ -303,7 +303,7 @@ async def test_a_failure_without_a_reason_fails_its_task_and_nothing_else(dsn: s
             ended = Report(a.run_id, a.seq, a.attempt, End.ERROR, b"", None, 1, 2)
             await call.write(protocol.encode_up(protocol.Up(reports=[ended], reports_number=1)))
             with pytest.raises(RunFailed, match="gave no reason"):
-                await handle.result("3m")
+                await handle.result("10s")
             call.cancel()
 
 
@@ -388,7 +388,7 @@ async def test_times_that_cannot_be_are_no_reason_to_lose_a_result(dsn: str, tim
             a = tasks[0]
             ended = Report(a.run_id, a.seq, a.attempt, End.SUCCESS, b'"done"', None, *times)
             await call.write(protocol.encode_up(protocol.Up(reports=[ended], reports_number=1)))
-            assert await handle.result("3m") == "done"
+            assert await handle.result("10s") == "done"
             call.cancel()
 
 

@@ -192,7 +192,7 @@ async def test_a_session_expires_though_it_is_used(dsn: str) -> None:
         await browser.sign_in(await make_key(dsn))
         cookie = browser.cookie
         seen: list[int] = []
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(20):
             while 401 not in seen:
                 answer = await browser.http.get("/api/v1/whoami", headers={"Cookie": f"perdure_session={cookie}"})
                 seen.append(answer.status_code)
@@ -233,7 +233,7 @@ async def test_a_stream_ends_with_its_session(dsn: str, browser: Browser, monkey
     monkeypatch.setattr("perdure.server.rest.stream.HEARTBEAT_S", 0.05)
     await browser.sign_in(await make_key(dsn))
     kept = browser.cookie
-    async with asyncio.timeout(120), browser.http.stream("GET", "/api/v1/stream?runs=1") as stream:
+    async with asyncio.timeout(30), browser.http.stream("GET", "/api/v1/stream?runs=1") as stream:
         assert stream.status_code == 200, await stream.aread()
         async with browsing(str(browser.http.base_url), cookies={"perdure_session": kept}) as other:
             out = await other.http.delete(SESSION, headers={"Perdure-Csrf": browser.csrf})

@@ -20,8 +20,8 @@ from tests.ui.test_runs import status
 MARKUP = '<img src=x onerror="window.owned=1"><script>window.owned=1</script><a href="javascript:window.owned=1">x</a>'
 ANSI = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \u202egnp.exe"
 
-FROZEN_MS = 40_000
-"""A page that shows nothing for so long has hung. Other tests share the machine."""
+FROZEN_MS = 10_000
+"""A page that shows nothing for so long has frozen."""
 
 
 def nested(depth: int) -> Any:
