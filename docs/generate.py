@@ -2,7 +2,7 @@
 
     docs/reference/errors.md       whole page, from the error classes
     docs/reference/limits.md       whole page, from core/limits.py and the settings classes
-    docs/reference/settings.md     the tables of settings, from app/settings.py and app/worker_settings.py; the prose is written by hand
+    docs/reference/settings.md     the tables of settings, from programs/settings.py and programs/worker_settings.py; the prose is written by hand
     docs/reference/cli.md          whole page, from the commands (src/perdure/cli/reference.py)
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
     docs/architecture.md           the phases of a run in an engine and in a worker, from their tables; the prose is written by hand
@@ -29,17 +29,17 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from perdure import errors as public
+from perdure.app import secret_box
 from perdure.app.setting_values import as_toml, struct_of
-from perdure.app.settings import ServerSettings
-from perdure.app.worker_settings import WorkerSettings
 from perdure.cli.reference import page as cli_page
 from perdure.core import application_limits, commands, errors, events, lifecycle, limits, placement, retry
 from perdure.engine import engine
 from perdure.engine.commits import policy
 from perdure.engine.runs import transitions as run_phases
+from perdure.programs.settings import ServerSettings
+from perdure.programs.worker_settings import WorkerSettings
 from perdure.sdk.workflow import phases as live_phases
 from perdure.sdk.workflow import transitions as live_transitions
-from perdure.server import secret_box
 from perdure.server.auth import authenticator, web_sessions
 from perdure.server.grpc import connected_workers, hello, hub
 from perdure.server.grpc import server as grpc_server

@@ -27,7 +27,7 @@ def double(n: int) -> int:
 async def smoke(n: int) -> int:
     return await double(n)
 
-import perdure.server.rest.app, perdure.app.server_process, perdure.store.migrate
+import perdure.server.rest.app, perdure.programs.server_process, perdure.store.migrate
 from perdure.server.rest.ui import built
 assert "index.html" in built(), "no web UI"
 assert list(files("perdure.store").joinpath("migrations").iterdir()), "no migrations"

@@ -6,10 +6,10 @@ import io
 import logging
 from typing import Any
 
-from perdure.app import logs
-from perdure.app.log_repeats import Repeats
 from perdure.core.limits import LOG_KINDS_MAX, LOG_REPEATS_SHOWN, LOG_WINDOW_S, OUTAGE_LOG_S
 from perdure.core.outage import Outage
+from perdure.programs import logs
+from perdure.programs.log_repeats import Repeats
 
 
 class Clock:

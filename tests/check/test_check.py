@@ -6,11 +6,11 @@ from pathlib import Path as File
 
 import pytest
 
-from perdure.app.check import gate
-from perdure.app.check.collect import Path, Served
-from perdure.app.check.replays import Divergence
-from perdure.app.check.static import removed_tasks, removed_workflows
-from perdure.app.check.targets import Targets
+from perdure.programs.check import gate
+from perdure.programs.check.collect import Path, Served
+from perdure.programs.check.replays import Divergence
+from perdure.programs.check.static import removed_tasks, removed_workflows
+from perdure.programs.check.targets import Targets
 from tests.check.conftest import Runs
 from tests.check.corpus import BREAKS, COMPATIBLE, Edit
 from tests.check.editing import checked, edited

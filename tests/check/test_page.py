@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perdure.app.check.findings import KINDS
+from perdure.programs.check.findings import KINDS
 from tests.cli.live import PROGRAM, Cli, clean_environment
 from tests.cli.processes import server, started
 from tests.docs.pages import DOCS, Block, blocks_of, matches

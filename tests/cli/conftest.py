@@ -13,7 +13,7 @@ from tests.cli.processes import server, started
 
 DATABASE = "cli_live"
 SECRET_KEY = "A" * 43 + "="
-MODULES = ("tests.cli.flows", "perdure.app.starter.hello")
+MODULES = ("tests.cli.flows", "perdure.programs.starter.hello")
 
 
 @pytest.fixture(scope="session")

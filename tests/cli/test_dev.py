@@ -270,7 +270,7 @@ def test_two_projects_side_by_side(directory: Path, dsn: str, bare_dsn: str, tmp
         for place, url in urls.items():
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(place)
-                from perdure.app.dev.discovery import server_url
+                from perdure.app.discovery import server_url
 
                 assert server_url(Path.cwd()) == url
         assert first.stop() == 0

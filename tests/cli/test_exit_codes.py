@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.app.http_client import EXIT_CODES
+from perdure.programs.http_client import EXIT_CODES
 from tests.cli.live import Cli
 from tests.cli.processes import started
 from tests.docs.pages import DOCS

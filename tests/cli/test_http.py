@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.app.http_client import HttpApi, Unreachable
+from perdure.programs.http_client import HttpApi, Unreachable
 from tests.cli.live import perdure
 
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]

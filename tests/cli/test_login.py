@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from perdure.app import device_flow
-from perdure.app.credentials import SERVERS_MAX, Credential, Credentials, server_key
 from perdure.core.access import Role
 from perdure.core.errors import InvalidInput, Unauthenticated, Unavailable
 from perdure.localpg.cluster import PrivateCluster
+from perdure.programs import device_flow
+from perdure.programs.credentials import SERVERS_MAX, Credential, Credentials, server_key
 from tests.cli.live import ROOT, Cli
 from tests.cli.processes import server
 from tests.server.oidc_provider import AUDIENCE, CLI_CLIENT, CLIENT, OidcProvider

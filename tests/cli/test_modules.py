@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.app.modules import discover
+from perdure.programs.modules import discover
 
 TASKS = "from perdure import task\n\n@task\ndef one() -> int:\n    return 1\n"
 

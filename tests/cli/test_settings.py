@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure.app import settings_sources
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings
-from perdure.app.settings_sources import Layer
-from perdure.app.worker_settings import WorkerSettings
 from perdure.core.errors import InvalidInput
+from perdure.programs import settings_sources
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings
+from perdure.programs.settings_sources import Layer
+from perdure.programs.worker_settings import WorkerSettings
 from tests.cli.live import perdure
 
 DSN = {"PERDURE_DSN": "postgresql://db/x"}

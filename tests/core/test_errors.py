@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import errors as public
-from perdure.app.http_client import EXIT_CODES
 from perdure.core import errors
 from perdure.core.errors import (
     TASK_ERRORS,
@@ -23,6 +22,7 @@ from perdure.core.errors import (
     clip,
     task_error,
 )
+from perdure.programs.http_client import EXIT_CODES
 
 # Once published, a code never changes its meaning: people match on it, docs link to it. Add lines, never edit them.
 CODES = {

@@ -15,8 +15,8 @@ from harness.fleet import at_rest, count, violated
 from harness.servers import Servers, drained
 
 from perdure import Client
-from perdure.app.verify_ledger import read_ledger
 from perdure.localpg.cluster import PrivateCluster
+from perdure.programs.verify_ledger import read_ledger
 from perdure.store.migrate import migrate
 from perdure.testing.ledger import Starts
 from tests.fakes.waiting import until

@@ -31,7 +31,9 @@ from tests.cli.processes import Running as Server
 from tests.cli.processes import server, started
 from tests.fakes.waiting import busy, until
 
-INTERPRETER = "import perdure.cli.worker, perdure.app.worker_process, sys; print('here', flush=True); sys.stdin.read()"
+INTERPRETER = (
+    "import perdure.cli.worker, perdure.programs.worker_process, sys; print('here', flush=True); sys.stdin.read()"
+)
 """What an agent has imported before it does anything."""
 
 

@@ -23,9 +23,9 @@ import msgspec
 import pytest
 
 from perdure import EngineSettings, Perdure, flow, task
-from perdure.app.verify_ledger import read_ledger, sorted_ledger
 from perdure.core import events as ev
 from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.programs.verify_ledger import read_ledger, sorted_ledger
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger
 from perdure.wire.codec import decode_events

@@ -14,11 +14,11 @@ import uvicorn
 
 from perdure import Perdure, Promise, Retry, Signal, State, task, wf, workflow
 from perdure.app.api_ports import api_ports
+from perdure.app.secret_box import SecretBox
 from perdure.engine.api.api import Api
 from perdure.server.auth.authenticator import Authenticator, OpenAccess
 from perdure.server.context import Auth, Server
 from perdure.server.rest.app import create_app
-from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import Keys
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.reads import PostgresReads

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx2
 
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings
 from perdure.core.access import NewKey, Role
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings
 from perdure.store import api_keys
 
 LOOPBACK = Address("127.0.0.1", 0)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from perdure.app.http_client import Unreachable
 from perdure.cli.main import app
 from perdure.core.access import Permission
 from perdure.core.errors import InvalidInput, NotFound, Unauthenticated
+from perdure.programs.http_client import Unreachable
 from perdure.server.auth import Authenticator
 from perdure.store.api_keys import Keys
 from perdure.store.connections import Connections

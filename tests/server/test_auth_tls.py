@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.core.access import NewKey, Role
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings, TlsFiles
 
 
 class Authority:

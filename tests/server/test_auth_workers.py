@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings
 from perdure.core.access import NewKey, Role
 from perdure.core.errors import PerdureError
 from perdure.core.events import TaskOptions
 from perdure.core.limits import PAYLOAD_BYTES_MAX
 from perdure.core.retry import End
 from perdure.core.work import Assignment, Beat, Decided, LogChunk, LogLine, Report
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings
 from perdure.server.grpc import server as grpc_server
 from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.connection import Connection

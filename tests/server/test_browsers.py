@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from perdure.app.dev.discovery import announced, dev_token, server_token
+from perdure.app.discovery import announced, dev_token, server_token
 from perdure.server.rest.browsers import BrowserGuard, UnknownHost, host_of
 from tests.server.rest_live import live
 from tests.server.test_connections import served

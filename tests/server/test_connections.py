@@ -16,11 +16,11 @@ import httpx2
 import pytest
 
 from perdure import Client
-from perdure.app.connections import ConnectionBounds, Seats
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings, TlsFiles
 from perdure.core.limits import DESCRIPTORS_RESERVED
 from perdure.errors import NotFound
+from perdure.programs.connections import ConnectionBounds, Seats
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings, TlsFiles
 from perdure.server.auth.addresses import client_of
 from perdure.server.grpc import server as grpc_server
 from tests.cli.live import PROGRAM

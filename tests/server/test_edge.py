@@ -9,9 +9,9 @@ import grpc
 import httpx2
 import pytest
 
-from perdure.app.settings import Address, ServerSettings
-from perdure.app.settings_sources import variables
 from perdure.core.errors import InvalidInput
+from perdure.programs.settings import Address, ServerSettings
+from perdure.programs.settings_sources import variables
 from perdure.server.rest import webhooks
 from tests.cli.live import perdure
 from tests.server.test_connections import served
@@ -87,7 +87,7 @@ def test_a_server_logs_its_warnings(dsn: str, caplog: pytest.LogCaptureFixture) 
     import asyncio
 
     async def once() -> None:
-        from perdure.app.server_process import ServerProcess
+        from perdure.programs.server_process import ServerProcess
 
         anywhere, here = Address("0.0.0.0", 0), Address("127.0.0.1", 0)
         process = ServerProcess(ServerSettings(dsn=dsn, http=here, grpc=anywhere, not_ready_s=0, drain_s=5))

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from perdure import Perdure, task, workflow
-from perdure.app import logs
+from perdure.programs import logs
 from tests.fakes.waiting import until
 
 log = logging.getLogger("tests.shop")

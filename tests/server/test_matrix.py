@@ -19,8 +19,6 @@ import pytest
 from starlette.routing import BaseRoute, Route
 
 from perdure import Approval, Perdure, Promise, Schedule, State, Update, task, workflow
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings
 from perdure.core import ids
 from perdure.core.access import GRANTS, NewKey, Permission, Role
 from perdure.core.api import (
@@ -46,6 +44,8 @@ from perdure.core.api import (
     workflow_runs,
 )
 from perdure.core.api_keys import compose
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings
 from perdure.sdk import registry
 from perdure.server.grpc import server as grpc_server
 from perdure.server.rest.guard import PUBLIC, GuardedRoute, Need, allow_of

@@ -23,10 +23,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from perdure import Perdure, task, workflow
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings
 from perdure.engine.counters import Counters, Histogram, Measures
 from perdure.engine.services.telemetry import WorkerRow
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings
 from perdure.server.health import routes
 from perdure.server.metrics import COUNTED, MEASURED, MEASURED_ELSEWHERE, OTHER, SERIES_MAX, Metrics
 from perdure.store.telemetry import PostgresTelemetry

@@ -12,13 +12,13 @@ import grpc
 import msgspec
 import pytest
 
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings
 from perdure.core.access import NewKey, Permission, Role
 from perdure.core.api import payloads
 from perdure.core.api.payloads import AnnouncePayloads, FindPayload, GetPayload, PutPayload
 from perdure.core.payload_port import AnnouncedPayload
 from perdure.core.payloads import digest_of
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings
 from perdure.store import api_keys as store_keys
 from perdure.store.api_keys import Keys
 from perdure.wire import acts

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import Client, Schedule
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import Address, ServerSettings
 from perdure.errors import NotFound
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import Address, ServerSettings
 from tests.fakes.waiting import until
 from tests.server.rest_live import Live, live, sum_
 

@@ -14,12 +14,12 @@ import httpx2
 import pytest
 
 from perdure import Client
-from perdure.app.server_process import ServerProcess
 from perdure.core.access import Role
 from perdure.core.api.texts import check_text
 from perdure.core.limits import WEB_SESSIONS_MAX
 from perdure.core.web_sessions import csrf_of, hash_of, is_id
 from perdure.errors import Unauthenticated
+from perdure.programs.server_process import ServerProcess
 from perdure.server.auth.web_sessions import FAILURES_BURST
 from perdure.store import api_keys
 from tests.server.signing_in import SESSION, Browser, browsing, keyed, make_key
@@ -370,7 +370,7 @@ async def test_the_cookie_over_tls(dsn: str, tmp_path: Any) -> None:
     authority = Authority(tmp_path, "test authority")
     from ssl import create_default_context
 
-    from perdure.app.settings import TlsFiles
+    from perdure.programs.settings import TlsFiles
 
     cert, key = authority.issue("server")
     context = create_default_context(cafile=str(authority.ca))

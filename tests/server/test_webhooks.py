@@ -18,11 +18,11 @@ import pytest
 from standardwebhooks import Webhook
 
 from perdure import NamedEvent, workflow
+from perdure.app.secret_box import SecretBox, parse_keys
 from perdure.core.errors import CannotOpenSecret, InvalidInput
 from perdure.core.limits import WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SKEW_S
 from perdure.engine.api.webhooks import NO_SECRET
 from perdure.server.rest import webhooks as module
-from perdure.server.secret_box import SecretBox, parse_keys
 from tests.core.test_webhooks import GITHUB_VECTOR, SLACK_VECTOR, STANDARD_VECTOR
 from tests.fakes.waiting import until
 from tests.server.rest_live import Live, live

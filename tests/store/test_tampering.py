@@ -34,7 +34,6 @@ from perdure import (
     wf,
     workflow,
 )
-from perdure.app.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
 from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.api import runs
@@ -44,6 +43,7 @@ from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
 from perdure.errors import RetryLater, RunCancelled
 from perdure.localpg.cluster import PrivateCluster
+from perdure.programs.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
 from perdure.store.migrate import migrate
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger, Signals, Starts

@@ -19,12 +19,12 @@ import pytest
 
 import perdure
 from perdure import Blob, Perdure, task, wf, workflow
-from perdure.app import verify_ledger as ledgers
-from perdure.app.verify_ledger import read_ledger, read_starts, sorted_ledger
 from perdure.core import ids
 from perdure.core.invariants import INVARIANTS, NEEDS
 from perdure.errors import InvalidInput
 from perdure.payloads.objects import ObjectStores
+from perdure.programs import verify_ledger as ledgers
+from perdure.programs.verify_ledger import read_ledger, read_starts, sorted_ledger
 from perdure.store import verify as verifier
 from perdure.store import verify_payloads
 from perdure.store.verify import verify

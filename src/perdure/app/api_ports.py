@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from perdure.app.secret_box import SecretBox
 from perdure.engine.api.api import ApiPorts
 from perdure.engine.api.audit import Audit
-from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import Keys, PostgresAuditLog
 from perdure.store.approvals import PostgresApprovals
 from perdure.store.bulk_jobs import PostgresBulkJobs

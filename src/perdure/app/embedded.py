@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 import msgspec
 
 from perdure.app.api_ports import api_ports
-from perdure.app.dev.discovery import server_url
+from perdure.app.discovery import server_url
 from perdure.app.embedded_options import PerdureOptions
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.outbox import outbox, secret_box

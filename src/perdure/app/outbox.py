@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perdure.app.secret_box import SecretBox, parse_keys
 from perdure.app.senders.sender import TargetSender
 from perdure.app.senders.settings import NotifySettings
 from perdure.engine.api.api import Api
 from perdure.engine.api.hook_runs import HookRuns
 from perdure.engine.services.outbox import OutboxService
-from perdure.server.secret_box import SecretBox, parse_keys
 
 
 def outbox(api: Api, settings: NotifySettings) -> OutboxService:

@@ -13,8 +13,8 @@ from perdure.sdk.worker.tracing import task_tracer
 from perdure.wire import otlp
 
 if TYPE_CHECKING:
+    from perdure.app.run_spans import RunTracer
     from perdure.sdk.worker.tracing import TaskTracer
-    from perdure.server.tracing import RunTracer
 
 log = logging.getLogger("perdure")
 
@@ -36,7 +36,7 @@ class Tracing:
         """Before the engine opens."""
         if self._asked is False or (self._asked is None and not otlp.wanted()):
             return
-        from perdure.server.tracing import run_tracer
+        from perdure.app.run_spans import run_tracer
 
         self._runs = run_tracer(engine.clock.now_us, self._service)
         engine.events.run_ended.subscribe(self._runs.run_ended)

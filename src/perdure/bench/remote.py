@@ -20,7 +20,6 @@ import grpc
 import msgspec
 import psutil
 
-from perdure.app.terminal import console
 from perdure.bench import workloads
 from perdure.bench.bare import bare, scratch_database
 from perdure.bench.processes import CpuSeconds, Processes
@@ -36,6 +35,7 @@ from perdure.bench.suite import (
 )
 from perdure.core.errors import PerdureError, Unavailable
 from perdure.localpg.postmaster import free_port
+from perdure.programs.terminal import console
 from perdure.sdk.client.channel import Access
 from perdure.sdk.client.client import Client
 from perdure.wire import protocol

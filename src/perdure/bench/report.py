@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from perdure.app.terminal import console
 from perdure.bench.bare import BareServer
 from perdure.bench.history import Load
 from perdure.bench.processes import CpuSeconds, cores
+from perdure.programs.terminal import console
 
 
 class CpuMicroseconds(msgspec.Struct, frozen=True):

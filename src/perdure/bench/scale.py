@@ -20,7 +20,6 @@ from typing import Final
 import msgspec
 
 from perdure.app.embedded import Perdure
-from perdure.app.terminal import console
 from perdure.bench import workloads
 from perdure.bench.bare import bare, scratch_database
 from perdure.bench.growth import GROWTH_EVENTS, Growth, measure_growth
@@ -28,6 +27,7 @@ from perdure.bench.herd import HERD_RUNS, Herd, all_asleep, measure_herd
 from perdure.bench.processes import PeakRss, Processes
 from perdure.bench.report import Progress, Repeat, Settings, Target, Workload, below, settings_of, summary
 from perdure.bench.suite import REPEATS, Place, Series, check_kept, warm
+from perdure.programs.terminal import console
 
 PARTS: Final = ("fanout100k", "sleeping", "herd", "retained", "history")
 

@@ -148,7 +148,7 @@ def revoke(
 
         ident = asyncio.run(revoke_key(database, ident, by=actor())).id
     else:
-        from perdure.app.http_client import segment
+        from perdure.programs.http_client import segment
 
         server.api.delete(f"/api-keys/{segment(ident)}")
     server.out.say(f"revoked API key {ident}")

@@ -191,7 +191,7 @@ def _post(server: Remote, run: str, name: str | None, verb: str, body: dict[str,
 
 
 def _path(server: Remote, run: str, name: str | None, verb: str) -> str:
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     resolved = server.resolve(run)
     return f"/approvals/{segment(resolved)}/{segment(name or _only(server, resolved))}/{verb}"

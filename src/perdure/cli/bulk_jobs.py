@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
-from perdure.app.http_client import EXIT_CANCELLED, EXIT_FAILED
 from perdure.cli.remote_options import Limit, Remote, remote
 from perdure.cli.runs import LIST_DEFAULT
 from perdure.core.api.bulk_jobs import BulkAction, BulkOutcome
+from perdure.programs.http_client import EXIT_CANCELLED, EXIT_FAILED
 
 if TYPE_CHECKING:
     from perdure.cli.render import Column
@@ -119,8 +119,8 @@ def _confirm(found: dict[str, Any]) -> None:
 
 def _followed(server: Remote, job: dict[str, Any]) -> dict[str, Any]:
     """Wait for the end of a job, with a line of progress on a terminal."""
-    from perdure.app.terminal import ProgressLine
     from perdure.core.errors import PerdureError
+    from perdure.programs.terminal import ProgressLine
 
     progress = ProgressLine()
     failing_since: float | None = None
@@ -223,7 +223,7 @@ def show_job(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
 ) -> None:
     """Show a bulk job and its progress; exit with its status."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     found = server.api.get(f"/bulk-jobs/{segment(job)}")
     _end(server, _followed(server, found) if wait else found)
@@ -238,7 +238,7 @@ def list_runs(
     limit: Limit = LIST_DEFAULT,
 ) -> None:
     """List the runs of a bulk job, and what came of each."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     wanted = [("outcome", outcome)] if outcome is not None else []
     found = server.api.items(f"/bulk-jobs/{segment(job)}/runs", wanted, limit=limit)
@@ -249,7 +249,7 @@ def list_runs(
 @remote
 def cancel_job(server: Remote, job: JobId) -> None:
     """Stop a bulk job. What was done stays done."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     found = server.api.post(f"/bulk-jobs/{segment(job)}/cancel")
     server.out.one(found, people=lambda: print(f"stopped: {_summary(found)}"), plain=[found["id"], found["status"]])

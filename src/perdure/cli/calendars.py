@@ -41,8 +41,8 @@ def list_calendars(server: Remote) -> None:
 @remote
 def show(server: Remote, name: CalendarName) -> None:
     """Show the days of a calendar."""
-    from perdure.app.http_client import segment
     from perdure.cli.render import pretty
+    from perdure.programs.http_client import segment
 
     found = server.api.get(f"/calendars/{segment(name)}")
     server.out.one(found, people=lambda: print(pretty(found["spec"])), plain=[name, found["spec"]])
@@ -72,9 +72,9 @@ def set_(
     Schedules that use it recompute their next time. `perdure calendar set holidays:DE-BY` needs no days: it reads the public holidays
     again from the package of the server.
     """
-    from perdure.app.http_client import segment
     from perdure.core.errors import InvalidInput
     from perdure.core.schedules.holidays import is_holidays
+    from perdure.programs.http_client import segment
 
     days = {"dates": date, "yearly": yearly, "weekdays": weekday}
     given = {k: v for k, v in days.items() if v}
@@ -96,7 +96,7 @@ def _days(file: Path) -> Any:
 @remote
 def delete_calendar(server: Remote, name: CalendarName) -> None:
     """Delete a calendar that no schedule uses."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     server.api.delete(f"/calendars/{segment(name)}")
     server.out.say(f"deleted calendar {name}")

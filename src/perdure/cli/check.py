@@ -13,7 +13,7 @@ from perdure.cli.remote_options import Remote, remote
 from perdure.cli.user_code import importing
 
 if TYPE_CHECKING:
-    from perdure.app.check.findings import CheckFinding, CheckReport
+    from perdure.programs.check.findings import CheckFinding, CheckReport
 
 PATHS_SHOWN = 10
 """Paths of a workflow that a terminal shows; JSON has all."""
@@ -71,10 +71,10 @@ def check(
     Replays the histories of active runs against code or flows, by distinct path and without side effects. Exit code 6 when runs would
     break, 7 when not all could be checked.
     """
-    from perdure.app.check.collect import CheckScope
-    from perdure.app.check.gate import check as run
-    from perdure.app.http_client import EXIT_BREAKS, EXIT_UNCHECKED
-    from perdure.app.terminal import ProgressLine
+    from perdure.programs.check.collect import CheckScope
+    from perdure.programs.check.gate import check as run
+    from perdure.programs.http_client import EXIT_BREAKS, EXIT_UNCHECKED
+    from perdure.programs.terminal import ProgressLine
 
     loaded = _loaded(targets)
     wanted = CheckScope(
@@ -103,8 +103,8 @@ def check(
 
 def _loaded(targets: list[str]) -> Any:
     """What the targets define. Their own output goes to stderr."""
-    from perdure.app.check.targets import load
-    from perdure.app.http_client import EXIT_UNCHECKED
+    from perdure.programs.check.targets import load
+    from perdure.programs.http_client import EXIT_UNCHECKED
 
     with importing(EXIT_UNCHECKED):
         return load(targets)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.app.http_client import HttpApi
+    from perdure.programs.http_client import HttpApi
 
 Suggestions = list[tuple[str, str]]
 RUNS_MAX = 20
@@ -30,10 +30,10 @@ def runs(incomplete: str) -> Suggestions:
 
 
 def _asked(ask: Callable[[HttpApi], Suggestions], incomplete: str) -> Suggestions:
-    from perdure.app.credentials import Credentials
-    from perdure.app.dev.discovery import server_token, server_url
-    from perdure.app.http_client import HttpApi
+    from perdure.app.discovery import server_token, server_url
     from perdure.core.errors import PerdureError
+    from perdure.programs.credentials import Credentials
+    from perdure.programs.http_client import HttpApi
 
     url = os.environ.get("PERDURE_URL") or server_url(Path.cwd())
     try:

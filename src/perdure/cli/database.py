@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.app.terminal import console
 from perdure.cli.options import Dsn, database
+from perdure.programs.terminal import console
 
 if TYPE_CHECKING:
     from perdure.localpg.leftovers import Leftover

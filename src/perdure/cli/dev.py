@@ -43,10 +43,10 @@ def dev(flags: DevFlags) -> None:
     """
     import asyncio
 
-    from perdure.app.dev.dev import DevOptions
-    from perdure.app.dev.dev import dev as run
-    from perdure.app.logs import configure
-    from perdure.app.settings import ServerSettings
+    from perdure.programs.dev.dev import DevOptions
+    from perdure.programs.dev.dev import dev as run
+    from perdure.programs.logs import configure
+    from perdure.programs.settings import ServerSettings
 
     given: dict[str, tuple[str, object]] = {
         "dsn": ("--dsn", flags.dsn),
@@ -74,7 +74,7 @@ class Screen:
     def __init__(self) -> None:
         import sys
 
-        from perdure.app.terminal import console
+        from perdure.programs.terminal import console
 
         self._console: Console = console(sys.stdout)
 

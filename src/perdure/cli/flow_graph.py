@@ -103,8 +103,8 @@ def _graph(
     server: Remote, flow: str | None, run: str | None, version: str | None
 ) -> tuple[dict[str, Any], Chart, dict[str, str]]:
     """The graph as data and as a chart, and the status of its nodes."""
-    from perdure.app.http_client import segment
     from perdure.core.errors import InvalidInput
+    from perdure.programs.http_client import segment
     from perdure.sdk.client.flow_text import is_file_name
 
     if run is not None:
@@ -122,8 +122,8 @@ def _graph(
 
 
 def _from_file(path: Path) -> tuple[dict[str, Any], Chart, dict[str, str]]:
-    from perdure.app.flow_files import load
     from perdure.flows.drawing.chart import as_graph, chart_of
+    from perdure.programs.flow_files import load
 
     file = load(path)
     refuse_invalid([file])

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from perdure.app.flow_files import FlowFile
     from perdure.flows.problems import DocumentProblem
+    from perdure.programs.flow_files import FlowFile
 
 
 def refuse_invalid(files: list[FlowFile]) -> None:
     """Print the problems of invalid flows and exit; does nothing if all are valid."""
-    from perdure.app.terminal import console
+    from perdure.programs.terminal import console
 
     bad = [f for f in files if f.compiled is None]
     if bad:

@@ -14,7 +14,7 @@ from perdure.cli.remote_options import Remote, local, remote
 from perdure.cli.render import Output
 
 if TYPE_CHECKING:
-    from perdure.app.flow_files import FlowFile
+    from perdure.programs.flow_files import FlowFile
 
 PREVIOUS = "previous"
 NAMES_SHOWN = 8
@@ -64,7 +64,7 @@ def validate(
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    from perdure.app.flow_files import below
+    from perdure.programs.flow_files import below
 
     found: list[Path] = []
     for path in paths:
@@ -73,7 +73,7 @@ def _files(paths: list[Path]) -> list[Path]:
 
 
 def _loaded(path: Path, name: str | None = None) -> FlowFile:
-    from perdure.app.flow_files import load
+    from perdure.programs.flow_files import load
 
     return load(path, name)
 
@@ -94,7 +94,7 @@ def _as_item(file: FlowFile) -> dict[str, Any]:
 
 
 def _print_validated(out: Output, files: list[FlowFile]) -> None:
-    from perdure.app.terminal import console
+    from perdure.programs.terminal import console
 
     errors = console(sys.stderr) if not out.is_for_people else out.console
     for file in files:
@@ -188,7 +188,7 @@ def push(server: Remote, body: dict[str, Any], *, activate: bool = True) -> dict
 
 
 def _print_deployed(server: Remote, file: FlowFile, item: dict[str, Any]) -> None:
-    from perdure.app.terminal import console
+    from perdure.programs.terminal import console
 
     if server.out.mode in ("json", "yaml"):
         return
@@ -257,7 +257,7 @@ def schema(
 
 
 def _schema(server: Remote) -> Any:
-    from perdure.app.http_client import Unreachable
+    from perdure.programs.http_client import Unreachable
 
     try:
         return server.api.get("/schema/flow.json")

@@ -22,8 +22,8 @@ def init(
 
     The second file is the same workflow as a declarative flow.
     """
-    from perdure.app.starter import HELLO_YAML, write_hello
     from perdure.core.errors import Conflict
+    from perdure.programs.starter import HELLO_YAML, write_hello
 
     path = directory / "hello.py"
     if path.exists() and not force:

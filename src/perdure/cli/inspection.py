@@ -189,10 +189,10 @@ def _workflow(history: list[Recorded], target: str | None) -> Workflow[..., Any]
     """The code of a run: from `target`, or from the module that a file of the working directory defines."""
     from pathlib import Path
 
-    from perdure.app.modules import load
     from perdure.core import events as ev
     from perdure.core.errors import InvalidInput
     from perdure.core.work import is_flow
+    from perdure.programs.modules import load
     from perdure.sdk import registry
 
     started = history[0].event

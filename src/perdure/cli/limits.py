@@ -118,14 +118,14 @@ def parse_scope(text: str) -> tuple[str, str]:
 
 
 def _path(scope: str) -> str:
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     kind, name = parse_scope(scope)
     return f"/limits/{kind}/{segment(name)}"
 
 
 def _pause_path(scope: str, name: str, verb: str) -> str:
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     return f"/{scope}s/{segment(name)}/{verb}"
 

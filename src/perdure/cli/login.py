@@ -11,7 +11,7 @@ import typer
 from perdure.cli.remote_options import SERVER
 
 if TYPE_CHECKING:
-    from perdure.app.credentials import Credential
+    from perdure.programs.credentials import Credential
 
 KEY_CHARS_MAX = 8_192
 
@@ -43,7 +43,7 @@ def login(
     Other commands use the credential for this server when there is no PERDURE_API_KEY. It is kept in
     ~/.config/perdure/credentials.json, which only you can read.
     """
-    from perdure.app.credentials import Credentials
+    from perdure.programs.credentials import Credentials
 
     server = _server(url)
     kept, who = _with_key(server) if api_key else _with_browser(server)
@@ -56,7 +56,7 @@ def login(
 
 def logout(url: Url = None) -> None:
     """Forget the sign-in to a server."""
-    from perdure.app.credentials import Credentials
+    from perdure.programs.credentials import Credentials
 
     server = _server(url)
     found = Credentials().delete(server)
@@ -64,15 +64,15 @@ def logout(url: Url = None) -> None:
 
 
 def _server(url: str | None) -> str:
-    from perdure.app.credentials import server_key
-    from perdure.app.dev.discovery import server_url
+    from perdure.app.discovery import server_url
+    from perdure.programs.credentials import server_key
 
     return server_key(url or server_url(Path.cwd()))
 
 
 def _with_key(server: str) -> tuple[Credential, dict[str, Any]]:
-    from perdure.app.credentials import Credential
     from perdure.core.errors import InvalidInput
+    from perdure.programs.credentials import Credential
 
     if sys.stdin.isatty():
         from getpass import getpass
@@ -87,8 +87,8 @@ def _with_key(server: str) -> tuple[Credential, dict[str, Any]]:
 
 
 def _with_browser(server: str) -> tuple[Credential, dict[str, Any]]:
-    from perdure.app import device_flow
-    from perdure.app.http_client import HttpApi
+    from perdure.programs import device_flow
+    from perdure.programs.http_client import HttpApi
 
     with HttpApi(server) as api:
         client = api.get("/session/device")
@@ -101,8 +101,8 @@ def _with_browser(server: str) -> tuple[Credential, dict[str, Any]]:
 
 def _accepted(server: str, offered: list[Credential]) -> tuple[Credential, dict[str, Any]]:
     """The first credential that the server takes, and whose it is."""
-    from perdure.app.http_client import ApiError, HttpApi
     from perdure.core.errors import Unauthenticated
+    from perdure.programs.http_client import ApiError, HttpApi
 
     refusal: ApiError | None = None
     for one in offered:

@@ -1,6 +1,6 @@
 """The entry point of the command line. A command imports what it needs when it runs, which keeps `perdure --help` fast.
 
-An error exits with the `exit_code` of its class; EXIT_CODES of app/http_client.py says what the codes mean.
+An error exits with the `exit_code` of its class; EXIT_CODES of programs/http_client.py says what the codes mean.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from perdure.app.terminal import guard
 from perdure.cli import quick_values
 from perdure.cli.commands import COMPLETE_VARIABLE, CommandGroup
 from perdure.cli.help import CONTEXT
 from perdure.core.errors import PerdureError
 from perdure.core.version import VERSION
+from perdure.programs.terminal import guard
 
 quick_values.install()
 app = typer.Typer(

@@ -96,9 +96,9 @@ def signal(
 
 
 def _signal_with_start(server: Remote, run: str, workflow: str, sent: dict[str, Any], input_json: str | None) -> None:
-    from perdure.app.http_client import ApiError, segment
     from perdure.cli.run import unknown_workflow
     from perdure.core.errors import InvalidInput
+    from perdure.programs.http_client import ApiError, segment
 
     if not run.startswith("key:"):
         raise InvalidInput(f"--start needs the key of the run: write key:{run}, not {run}")

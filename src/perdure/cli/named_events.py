@@ -39,7 +39,7 @@ def send(
     """
     from uuid import uuid4
 
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     body = {"payload": json_argument(data, "--data"), "key": key or uuid4().hex}
     found = server.api.post(f"/events/{segment(name)}", body, idempotency_key=uuid4().hex)

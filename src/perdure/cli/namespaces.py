@@ -72,7 +72,7 @@ def delete(server: Remote, name: Name, dsn: Dsn = None) -> None:
 
         asyncio.run(delete_namespace(database, name, by=actor()))
     else:
-        from perdure.app.http_client import segment
+        from perdure.programs.http_client import segment
 
         server.api.delete(f"/namespaces/{segment(name)}")
     server.out.say(f"deleted namespace {name}")

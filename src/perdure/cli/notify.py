@@ -51,7 +51,7 @@ def create(
 
     perdure notify create on-call --on run.failed --workflow orders --to https://example.com/hook
     """
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     target, address = _target(to)
     body: dict[str, Any] = {"kinds": on, "workflows": workflow or ["*"], "target": target, "address": address}
@@ -76,7 +76,7 @@ def _target(to: str) -> tuple[str, str]:
 @remote
 def rotate(server: Remote, name: RuleName) -> None:
     """Replace the secret of a rule's webhook."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     _print_rule(server, server.api.post(f"/notification-rules/{segment(name)}/rotate"))
     server.out.say("Notifications are signed with the new secret from now on. Store it; it is not shown again.")
@@ -158,7 +158,7 @@ def retry(
 @remote
 def delete(server: Remote, name: RuleName) -> None:
     """Delete a rule, with its notifications."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     server.api.delete(f"/notification-rules/{segment(name)}")
     server.out.say(f"deleted notification rule {name}")

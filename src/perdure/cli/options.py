@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from perdure.app.process_settings import ProcessSettings
-    from perdure.app.settings_sources import Layer
+    from perdure.programs.process_settings import ProcessSettings
+    from perdure.programs.settings_sources import Layer
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Sources:
     ] = False
 
     def layers(self, settings: type[ProcessSettings], flags: dict[str, tuple[str, object]]) -> Sequence[Layer]:
-        from perdure.app import settings_sources
+        from perdure.programs import settings_sources
 
         known = settings.settings()
         return [
@@ -98,7 +98,7 @@ def with_options(options: type[T]) -> Callable[[Callable[[T], None]], Callable[.
 def database(dsn: str | None) -> Generator[str]:
     """The given DSN, else the configured one, else that of the private PostgreSQL, which stops with the last program that uses it."""
     if not dsn:
-        from perdure.app.settings_sources import configured_dsn
+        from perdure.programs.settings_sources import configured_dsn
 
         dsn = configured_dsn()
     if dsn:

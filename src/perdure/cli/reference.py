@@ -6,11 +6,11 @@ import functools
 import inspect
 from typing import Any, Final
 
-from perdure.app.http_client import EXIT_CODES
-from perdure.app.http_client import VARIABLES as CLIENT_VARIABLES
 from perdure.cli.commands import SECTIONS, load
 from perdure.cli.help import is_argument, sections_of, usage_of
 from perdure.cli.remote_options import OUTPUT, SERVER
+from perdure.programs.http_client import EXIT_CODES
+from perdure.programs.http_client import VARIABLES as CLIENT_VARIABLES
 
 BY: Final = "<!-- Written by docs/generate.py from the commands themselves. Change their help, or cli/reference.py. -->"
 

@@ -28,8 +28,8 @@ from perdure.cli import completion_values
 from perdure.cli.option_groups import CommandSignature
 
 if TYPE_CHECKING:
-    from perdure.app.http_client import HttpApi
     from perdure.cli.render import Output
+    from perdure.programs.http_client import HttpApi
 
 P = ParamSpec("P")
 SERVER = "Server"
@@ -137,8 +137,8 @@ class Remote:
 
     def connect(self, **limits: Unpack[SessionLimits]) -> HttpApi:
         """A session of its own, with the server and the credential that hold now."""
-        from perdure.app.dev.discovery import server_token, server_url
-        from perdure.app.http_client import HttpApi
+        from perdure.app.discovery import server_token, server_url
+        from perdure.programs.http_client import HttpApi
 
         url = self._url or server_url(Path.cwd())
         key = self._api_key or server_token(url, Path.cwd()) or _stored(url)
@@ -146,7 +146,7 @@ class Remote:
 
     def path(self, run: str, *more: str) -> str:
         """The REST path of a run, or of something that belongs to it."""
-        from perdure.app.http_client import segment
+        from perdure.programs.http_client import segment
 
         return "/".join(["/runs", segment(self.resolve(run)), *(segment(m) for m in more)])
 
@@ -154,7 +154,7 @@ class Remote:
         """`@last` is the run most recently started from this machine; if there is none, the newest run on the server."""
         if run != "@last":
             return run
-        from perdure.app.http_client import ApiError, segment
+        from perdure.programs.http_client import ApiError, segment
 
         remembered = self._memory.get()
         if remembered is None:
@@ -172,17 +172,17 @@ class Remote:
 
     @cached_property
     def _memory(self) -> Memory:
-        from perdure.app.dev.discovery import state_directory
+        from perdure.app.discovery import state_directory
 
         return Memory(state_directory(), f"{self.api.url} {self.namespace or ''}".strip())
 
 
 def _stored(url: str) -> str | None:
     """The credential that `perdure login` keeps for a server."""
-    from perdure.app.credentials import Credential, Credentials
+    from perdure.programs.credentials import Credential, Credentials
 
     def renew(server: str, old: Credential) -> Credential:
-        from perdure.app import device_flow
+        from perdure.programs import device_flow
 
         return device_flow.renew(server, old)
 

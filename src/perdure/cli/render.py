@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.app.terminal import console
 from perdure.cli.stored_values import readable
 from perdure.core.errors import InvalidInput
 from perdure.core.names import escaped
+from perdure.programs.terminal import console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -110,7 +110,7 @@ def run(
     """
     from uuid import uuid4
 
-    from perdure.app.http_client import ApiError, segment
+    from perdure.programs.http_client import ApiError, segment
     from perdure.sdk.client.flow_text import is_file_name
 
     fields = options.body()
@@ -154,7 +154,7 @@ def _wait_for_start(server: Remote, started: dict[str, Any]) -> None:
     """Wait until a deferred start has become a run."""
     from time import sleep
 
-    from perdure.app.http_client import ApiError
+    from perdure.programs.http_client import ApiError
 
     while True:
         try:
@@ -170,9 +170,9 @@ def _deployed(server: Remote, file: str) -> tuple[str, str]:
     """Deploy the flow in `file`; returns its name and version."""
     from pathlib import Path
 
-    from perdure.app.flow_files import load
     from perdure.cli.flow_problems import refuse_invalid
     from perdure.cli.flows import push
+    from perdure.programs.flow_files import load
 
     found = load(Path(file))
     refuse_invalid([found])
@@ -186,8 +186,8 @@ def unknown_workflow(server: Remote, workflow: str, error: Exception) -> Excepti
     """The error of a start, with the registered workflows if the name was unknown."""
     from difflib import get_close_matches
 
-    from perdure.app.http_client import ApiError
     from perdure.cli.commands import COMMANDS
+    from perdure.programs.http_client import ApiError
 
     assert isinstance(error, ApiError)
     if error.status != 404:

@@ -40,7 +40,7 @@ def save_view(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A query text: 'status = failed'.", show_default=False)],
 ) -> None:
     """Save a query under a name, or replace it."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     made = server.api.put(f"/views/{segment(name)}", {"query": query})
     server.out.one(made, people=lambda: print(f"saved view {name}"), plain=[name])
@@ -51,7 +51,7 @@ def save_view(
 @remote
 def delete_view(server: Remote, name: ViewName) -> None:
     """Delete a view. Its runs are not touched."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     server.api.delete(f"/views/{segment(name)}")
     server.out.say(f"deleted view {name}")

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _path(name: str, *more: str) -> str:
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     return "/".join(["/schedules", segment(name), *more])
 
@@ -303,8 +303,8 @@ def apply(
 
     A schedule that a module no longer defines stays: delete it by name.
     """
-    from perdure.app.modules import load
     from perdure.core.errors import InvalidInput
+    from perdure.programs.modules import load
     from perdure.sdk.registry import schedules_by_name
 
     with importing():

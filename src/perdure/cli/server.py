@@ -75,14 +75,14 @@ def server(options: ServerOptions) -> None:
     """
     import asyncio
 
-    from perdure.app.settings import ServerSettings
+    from perdure.programs.settings import ServerSettings
 
     layers = options.layers(ServerSettings, options.flags())
     settings = ServerSettings.load(layers)
     options.print_if_asked(settings, layers)
 
-    from perdure.app.logs import configure
-    from perdure.app.server_process import serve
+    from perdure.programs.logs import configure
+    from perdure.programs.server_process import serve
 
     configure(settings.log_format, settings.log_level)
     private = not settings.dsn
@@ -93,9 +93,9 @@ def server(options: ServerOptions) -> None:
     with database(settings.dsn) as dsn:
         known = settings.with_changes(dsn=dsn)
         if private and not known.secret_keys:
-            from perdure.app.dev.discovery import secret_key
+            from perdure.app.discovery import secret_key
+            from perdure.app.secret_box import parse_keys
             from perdure.localpg.cluster import default_directory
-            from perdure.server.secret_box import parse_keys
 
             known = known.with_changes(secret_keys=parse_keys(secret_key(default_directory().parent)))
         asyncio.run(serve(known, lambda text: print(text, file=sys.stderr, flush=True)))

@@ -12,7 +12,7 @@ import typer
 @contextmanager
 def importing(exit_code: int = 1) -> Generator[None]:
     """What the code prints goes to stderr. Code that cannot be imported ends the command with its traceback."""
-    from perdure.app.modules import BrokenModule
+    from perdure.programs.modules import BrokenModule
 
     try:
         with redirect_stdout(sys.stderr):

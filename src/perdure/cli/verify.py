@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.app.terminal import console
 from perdure.cli.options import Dsn, database
+from perdure.programs.terminal import console
 
 if TYPE_CHECKING:
     from perdure.core.invariants import Tally
@@ -65,8 +65,8 @@ def verify(
 async def _verify(
     dsn: str, ledger: Path | None, starts: Path | None, signals: Path | None, at_rest: bool
 ) -> list[Tally]:
-    from perdure.app.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
     from perdure.payloads.objects import ObjectStores
+    from perdure.programs.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
     from perdure.sdk.client.payloads import payload_options
     from perdure.store.verify import verify as run
 

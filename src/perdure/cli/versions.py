@@ -88,7 +88,7 @@ def move(
 
     Their histories are replayed on its code; check that first. A run whose history does not fit is stuck.
     """
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     moved = server.api.post(_path(name, "versions", segment(version), "move"), {"to": to})
     runs = moved["runs"]
@@ -130,6 +130,6 @@ def _share(found: dict[str, Any], v: dict[str, Any]) -> str:
 
 
 def _path(name: str, *more: str) -> str:
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     return "/".join(["/workflows", segment(name), *more])

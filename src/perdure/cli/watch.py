@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure.app.http_client import EXIT_CANCELLED, EXIT_FAILED
 from perdure.cli.remote_options import Remote, RunId, remote
 from perdure.cli.run_tree import TASKS_SHOWN_MAX, useful_next
 from perdure.core.errors import PerdureError
+from perdure.programs.http_client import EXIT_CANCELLED, EXIT_FAILED
 
 REDRAW_S_MIN: Final = 0.25
 """At most four redraws a second."""

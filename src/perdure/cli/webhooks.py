@@ -86,7 +86,7 @@ def create(
     perdure webhook create github --scheme github
     perdure webhook create stripe --scheme stripe --secret-file -
     """
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     body = asdict(sent) | asdict(signing) | {"secret": _secret(secret_file)}
     made = server.api.put(f"/webhooks/{segment(name)}", body)
@@ -115,7 +115,7 @@ def rotate(
 
     perdure webhook rotate shop --keep-old 24h
     """
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     body = {"keep_old": keep_old, "secret": _secret(secret_file)}
     made = server.api.post(f"/webhooks/{segment(name)}/rotate", body)
@@ -177,7 +177,7 @@ def list_webhooks(server: Remote) -> None:
 @remote
 def delete(server: Remote, name: WebhookName) -> None:
     """Delete a webhook; its requests are refused from now on."""
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     server.api.delete(f"/webhooks/{segment(name)}")
     server.out.say(f"deleted webhook {name}")

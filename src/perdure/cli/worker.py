@@ -15,7 +15,7 @@ from perdure.cli.options import LogFormat, LogLevel, Sources, with_options
 from perdure.cli.user_code import importing
 
 if TYPE_CHECKING:
-    from perdure.app.worker_settings import WorkerSettings
+    from perdure.programs.worker_settings import WorkerSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -149,11 +149,11 @@ def worker(options: WorkerOptions) -> None:
 
     The first SIGTERM or Ctrl-C lets running tasks end; the second stops at once.
     """
-    from perdure.app.logs import configure
-    from perdure.app.modules import load
-    from perdure.app.terminal import unguard
-    from perdure.app.worker_settings import WorkerSettings
     from perdure.core.errors import InvalidInput
+    from perdure.programs.logs import configure
+    from perdure.programs.modules import load
+    from perdure.programs.terminal import unguard
+    from perdure.programs.worker_settings import WorkerSettings
 
     layers = options.layers(WorkerSettings, options.flags())
     settings = _with_lists(WorkerSettings.load(layers), options)
@@ -174,7 +174,7 @@ def worker(options: WorkerOptions) -> None:
         )
     import asyncio
 
-    from perdure.app.worker_process import work
+    from perdure.programs.worker_process import work
 
     what = " and ".join(filter(None, (str(defined) if defined else "", _executors_shown(settings.executors))))
     print(f"serving {what} on {settings.server} (pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)
@@ -187,7 +187,7 @@ def _executors_shown(names: Sequence[str]) -> str:
 
 def _with_lists(settings: WorkerSettings, options: WorkerOptions) -> WorkerSettings:
     """Lists on the command line add to those of the other sources."""
-    from perdure.app.dev.discovery import server_grpc
+    from perdure.app.discovery import server_grpc
     from perdure.cli.remote_options import given_api_key
     from perdure.executors.http.services import parse_services
     from perdure.executors.registry import parse_options

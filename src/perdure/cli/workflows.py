@@ -119,6 +119,6 @@ def delete(server: Remote, name: Name) -> None:
 
 
 def _path(name: str, *more: str) -> str:
-    from perdure.app.http_client import segment
+    from perdure.programs.http_client import segment
 
     return "/".join(["/workflows", segment(name), *more])

@@ -7,7 +7,6 @@ from uuid import uuid4
 
 from pydantic import Field
 
-from perdure.app.http_client import HttpApi, segment
 from perdure.core.api import approvals, dead_letters, flow_control, messages, named_events, repairs, runs, schedules
 from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, NAME_CHARS_MAX
 from perdure.mcp.reading import ALL_DEAD_LETTERS, WAIT_S_MAX, DeadLetterFilters
@@ -20,6 +19,7 @@ from perdure.mcp.tools import (
     RunArgument,
     changes,
 )
+from perdure.programs.http_client import HttpApi, segment
 
 Reason = Annotated[str, Field(max_length=TEXT_ARGUMENT_CHARS_MAX, description="Kept on record and shown to people.")]
 KeyArgument = Annotated[

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from perdure.app.http_client import HttpApi, segment
 from perdure.core.api import (
     approvals,
     attempts,
@@ -39,6 +38,7 @@ from perdure.mcp.tools import (
     given,
     reads,
 )
+from perdure.programs.http_client import HttpApi, segment
 
 WAIT_S_MAX: Final = 20.0
 """How long a tool waits for the end of a run."""

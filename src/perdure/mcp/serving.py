@@ -22,13 +22,13 @@ from mcp.types import (
     ToolAnnotations,
 )
 
-from perdure.app.http_client import HttpApi
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.suggestions import did_you_mean
 from perdure.core.version import VERSION
 from perdure.mcp import changing, reading
 from perdure.mcp.bounds import TEXT_CHARS_MAX, bounded, cut_text
 from perdure.mcp.tools import CHANGING, READING, AgentTool
+from perdure.programs.http_client import HttpApi
 
 CALLS_AT_ONCE_MAX: Final = 8
 """Tools that run at the same time; more calls wait."""

@@ -18,11 +18,11 @@ from typing import Annotated, Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from perdure.app.http_client import HttpApi, Params
 from perdure.core.api.act import KEY_PREFIX, Act
 from perdure.core.errors import InvalidInput
 from perdure.core.limits import NAME_CHARS_MAX
 from perdure.mcp.bounds import is_short
+from perdure.programs.http_client import HttpApi, Params
 
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 50

@@ -13,17 +13,17 @@ from typing import Any, Final
 from django.conf import settings
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from perdure.app import settings_sources
 from perdure.app.embedded import Perdure
-from perdure.app.modules import Defined
-from perdure.app.signals import signals
-from perdure.app.worker_process import work
-from perdure.app.worker_settings import WorkerSettings
 from perdure.core.errors import InvalidInput
 from perdure.engine.settings import EngineSettings
 from perdure.frameworks.django import task_runs
 from perdure.frameworks.django.configuration import DjangoSettings, database_dsn
 from perdure.frameworks.django.tasks import PerdureBackend
+from perdure.programs import settings_sources
+from perdure.programs.modules import Defined
+from perdure.programs.signals import signals
+from perdure.programs.worker_process import work
+from perdure.programs.worker_settings import WorkerSettings
 from perdure.sdk import registry
 
 MODULE: Final = "workflows"

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.app.http_client import HttpApi, segment
 from perdure.core import payload_fields, payloads
 from perdure.core.durations import us_of
 from perdure.core.errors import PayloadTooLarge
 from perdure.core.events import Recorded
 from perdure.core.limits import PATH_PAGE_RUNS_MAX, PATHS_MAX
 from perdure.core.run_paths import spread
+from perdure.programs.http_client import HttpApi, segment
 from perdure.wire.codec import event_from_fields
 
 NESTING_MAX: Final = 32

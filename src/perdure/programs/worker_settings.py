@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from perdure.app.process_settings import (
+from perdure.core.errors import InvalidInput
+from perdure.core.limits import PAYLOAD_INLINE_BYTES
+from perdure.executors.http.services import parse_services
+from perdure.executors.registry import parse_options
+from perdure.payloads.objects import payload_urls
+from perdure.programs.process_settings import (
     FilePath,
     Format,
     Level,
@@ -16,11 +21,6 @@ from perdure.app.process_settings import (
     Words,
     checked,
 )
-from perdure.core.errors import InvalidInput
-from perdure.core.limits import PAYLOAD_INLINE_BYTES
-from perdure.executors.http.services import parse_services
-from perdure.executors.registry import parse_options
-from perdure.payloads.objects import payload_urls
 from perdure.sdk.secrets.providers import provider_names
 from perdure.sdk.worker.capacity import PROCESSES_DEFAULT, SLOTS_DEFAULT, THREADS_DEFAULT
 from perdure.sdk.worker.stream import DRAIN_S_DEFAULT

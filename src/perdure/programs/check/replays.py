@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.app.check.findings import Kind, SourceLine
-from perdure.app.check.observed import Asked, ObservedJournal, command_text, is_users, raising_line, waiting_line
-from perdure.app.check.targets import FlowTarget
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import NondeterminismError, PerdureError, RecordedError, clip
 from perdure.core.payloads import agree
 from perdure.core.run_retry import ENDED_BY_ENGINE, effective
 from perdure.flows.decide.decider import Decider, DecisionTooLarge, input_problem
+from perdure.programs.check.findings import Kind, SourceLine
+from perdure.programs.check.observed import Asked, ObservedJournal, command_text, is_users, raising_line, waiting_line
+from perdure.programs.check.targets import FlowTarget
 from perdure.sdk.definitions import Workflow
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.instance import WorkflowInstance

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perdure.app.check.collect import Path, Served
-from perdure.app.check.findings import CheckFinding, SourceLine
-from perdure.app.check.targets import Targets
 from perdure.core.errors import PerdureError
 from perdure.core.jobs import SERVICE_TASK
+from perdure.programs.check.collect import Path, Served
+from perdure.programs.check.findings import CheckFinding, SourceLine
+from perdure.programs.check.targets import Targets
 from perdure.sdk.workflow.code_check import forbidden_calls
 
 _BUILT_IN = ("perdure.", SERVICE_TASK)

@@ -20,14 +20,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from perdure.app.api_ports import api_ports
-from perdure.app.connections import descriptors
 from perdure.app.gc_tuning import CollectorPace
-from perdure.app.http_server import HttpServer
-from perdure.app.logs import exported
 from perdure.app.outbox import outbox
-from perdure.app.settings import Address, ServerSettings, TlsFiles
-from perdure.app.signals import signals
-from perdure.app.task_signatures import TaskTypes
+from perdure.app.secret_box import SecretBox
 from perdure.app.tracing import Tracing
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.limits import PEER_SILENT_S
@@ -36,6 +31,12 @@ from perdure.engine.api.bulk_work import BulkWork
 from perdure.engine.api.sql_requests import SqlRequests
 from perdure.engine.engine import Engine
 from perdure.engine.services.stalls import StallWatch
+from perdure.programs.connections import descriptors
+from perdure.programs.http_server import HttpServer
+from perdure.programs.logs import exported
+from perdure.programs.settings import Address, ServerSettings, TlsFiles
+from perdure.programs.signals import signals
+from perdure.programs.task_signatures import TaskTypes
 from perdure.server import health
 from perdure.server.auth import Authenticator, OidcSignIn, OpenAccess, Tokens, WebSessions
 from perdure.server.context import Server
@@ -44,7 +45,6 @@ from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer, ServerTls
 from perdure.server.metrics import Metrics
 from perdure.server.rest.app import create_app
-from perdure.server.secret_box import SecretBox
 from perdure.store.api_keys import Keys
 from perdure.store.connections import Connections
 from perdure.store.definitions import PostgresDefinitions

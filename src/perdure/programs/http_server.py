@@ -26,9 +26,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from perdure.app.connections import ConnectionBounds, Seat, Seats
-from perdure.app.settings import TlsFiles
 from perdure.core.errors import Unavailable
+from perdure.programs.connections import ConnectionBounds, Seat, Seats
+from perdure.programs.settings import TlsFiles
 
 log = logging.getLogger("perdure.server")
 

@@ -16,13 +16,13 @@ from typing import Final
 
 import msgspec
 
-from perdure.app.modules import BrokenModule, load
-from perdure.app.process_family import kill_family
-from perdure.app.worker_process import worker_of
-from perdure.app.worker_settings import WorkerSettings
 from perdure.core.egress import LOOPBACK
 from perdure.core.errors import PerdureError
 from perdure.executors.http.services import HTTP_ALLOW_ENV
+from perdure.programs.modules import BrokenModule, load
+from perdure.programs.process_family import kill_family
+from perdure.programs.worker_process import worker_of
+from perdure.programs.worker_settings import WorkerSettings
 
 SERVE: Final = b"s"
 DRAIN: Final = b"d"

@@ -15,10 +15,10 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from perdure.app.log_repeats import RepeatsHandler
-from perdure.app.terminal import Guarded
 from perdure.core import ids
 from perdure.core.names import escaped
+from perdure.programs.log_repeats import RepeatsHandler
+from perdure.programs.terminal import Guarded
 from perdure.sdk.worker.attempts import current_slot
 from perdure.sdk.workflow.live_run import current
 from perdure.wire import otlp

@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from perdure.app import setting_values as values
-from perdure.app.settings_sources import Layer, Setting
 from perdure.core.errors import InvalidInput
+from perdure.programs.settings_sources import Layer, Setting
 
 MASK: Final = "***"
 LogFormat = Literal["text", "json"]

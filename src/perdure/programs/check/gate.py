@@ -8,16 +8,16 @@ from contextlib import redirect_stdout
 from time import perf_counter, sleep  # bound here, before workflow guards wrap them
 from typing import Final
 
-from perdure.app.check.collect import CheckScope, Collected, Path, collect, history_of, served, waits_of
-from perdure.app.check.findings import CheckedPath, CheckFinding, CheckReport
-from perdure.app.check.replays import Divergence, replay_code, replay_flow
-from perdure.app.check.static import not_deterministic, removed_tasks, removed_workflows
-from perdure.app.check.targets import Targets
-from perdure.app.http_client import ApiError, HttpApi
 from perdure.core import ids
 from perdure.core.errors import PerdureError
 from perdure.core.events import Recorded
 from perdure.core.limits import PATHS_MAX
+from perdure.programs.check.collect import CheckScope, Collected, Path, collect, history_of, served, waits_of
+from perdure.programs.check.findings import CheckedPath, CheckFinding, CheckReport
+from perdure.programs.check.replays import Divergence, replay_code, replay_flow
+from perdure.programs.check.static import not_deterministic, removed_tasks, removed_workflows
+from perdure.programs.check.targets import Targets
+from perdure.programs.http_client import ApiError, HttpApi
 
 UNCHECKED_SHOWN: Final = 20
 """Runs that are listed as not checked; the rest are counted."""

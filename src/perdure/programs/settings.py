@@ -12,17 +12,27 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 import msgspec
 
 from perdure.app import setting_values as values
-from perdure.app.connections import ConnectionBounds
-from perdure.app.process_settings import Format, Level, Named, ProcessSettings, Seconds, Switch, Words, checked, group
+from perdure.app.secret_box import parse_keys
 from perdure.app.senders.settings import NotifySettings
 from perdure.core.application_limits import NOTIFY_TIMEOUT_S
 from perdure.core.errors import InvalidInput
 from perdure.core.limits import PAYLOAD_INLINE_BYTES, WEB_SESSION_IDLE_S, WEB_SESSION_S
 from perdure.engine.settings import EngineSettings
 from perdure.payloads.objects import payload_urls
+from perdure.programs.connections import ConnectionBounds
+from perdure.programs.process_settings import (
+    Format,
+    Level,
+    Named,
+    ProcessSettings,
+    Seconds,
+    Switch,
+    Words,
+    checked,
+    group,
+)
 from perdure.server.auth import OidcSettings
 from perdure.server.auth.addresses import is_loopback
-from perdure.server.secret_box import parse_keys
 from perdure.store.connect import without_password
 
 HTTP_PORT: Final = 8600

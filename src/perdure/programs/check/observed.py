@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 
 import perdure
-from perdure.app.check.findings import SourceLine
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import Failure, NondeterminismError
 from perdure.core.journal import Journal
 from perdure.core.retry import TaskOptions
+from perdure.programs.check.findings import SourceLine
 
 _OURS: Final = str(Path(perdure.__file__).parent)
 _STDLIB: Final = sysconfig.get_path("stdlib")

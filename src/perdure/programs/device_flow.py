@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from perdure.app.credentials import Credential
-from perdure.app.http_client import CONNECT_S, tls_context
-from perdure.app.http_session import LOOPBACK, HttpSession, TransportError
 from perdure.core.errors import Unauthenticated, Unavailable
+from perdure.programs.credentials import Credential
+from perdure.programs.http_client import CONNECT_S, tls_context
+from perdure.programs.http_session import LOOPBACK, HttpSession, TransportError
 
 ANSWER_S: Final = 15.0
 LOGIN_S_MAX: Final = 900.0

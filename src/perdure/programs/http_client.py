@@ -14,9 +14,16 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from perdure.app.http_session import ConnectError, ConnectTimedOut, HttpAnswer, HttpSession, TimedOut, TransportError
 from perdure.core.errors import InvalidInput, PerdureError, Unavailable, error_classes
 from perdure.core.version import VERSION
+from perdure.programs.http_session import (
+    ConnectError,
+    ConnectTimedOut,
+    HttpAnswer,
+    HttpSession,
+    TimedOut,
+    TransportError,
+)
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 65.0

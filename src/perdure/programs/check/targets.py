@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from perdure.app import flow_files, modules
 from perdure.core.errors import InvalidInput
 from perdure.flows.changes import nodes_of
 from perdure.flows.model import Flow
 from perdure.flows.source import read
+from perdure.programs import flow_files, modules
 from perdure.sdk import registry
 from perdure.sdk.client.flow_text import is_file_name
 from perdure.sdk.definitions import Workflow

@@ -22,23 +22,23 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.app.dev.console import Say
-from perdure.app.dev.discovery import announced, dev_token, secret_key
-from perdure.app.dev.flows import DevFlows
-from perdure.app.dev.workers import Workers
-from perdure.app.flow_files import of_project
-from perdure.app.http_client import EXIT_FAILED, ApiError, HttpApi
-from perdure.app.modules import Defined, discover
+from perdure.app.discovery import announced, dev_token, secret_key
+from perdure.app.secret_box import parse_keys
 from perdure.app.senders.settings import notify_settings
-from perdure.app.server_process import ServerProcess
-from perdure.app.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
-from perdure.app.signals import signals
-from perdure.app.starter import HELLO_FLOW, HELLO_WORKFLOW, HELLO_YAML, write_hello
 from perdure.core.egress import LOOPBACK
 from perdure.core.errors import InvalidInput, NotFound, Unavailable
 from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
-from perdure.server.secret_box import parse_keys
+from perdure.programs.dev.console import Say
+from perdure.programs.dev.flows import DevFlows
+from perdure.programs.dev.workers import Workers
+from perdure.programs.flow_files import of_project
+from perdure.programs.http_client import EXIT_FAILED, ApiError, HttpApi
+from perdure.programs.modules import Defined, discover
+from perdure.programs.server_process import ServerProcess
+from perdure.programs.settings import GRPC_PORT, HTTP_PORT, Address, ServerSettings
+from perdure.programs.signals import signals
+from perdure.programs.starter import HELLO_FLOW, HELLO_WORKFLOW, HELLO_YAML, write_hello
 from perdure.store.connect import without_password
 
 PORTS_TRIED: Final = 50

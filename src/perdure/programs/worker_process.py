@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.app.gc_tuning import CollectorPace
-from perdure.app.logs import exported
-from perdure.app.signals import signals
 from perdure.app.tracing import Tracing
-from perdure.app.worker_settings import WorkerSettings
 from perdure.core.errors import PerdureError, Unavailable
 from perdure.core.jobs import CONTAINER, PROCESS
 from perdure.executors import registry
 from perdure.executors.port import Executor
+from perdure.programs.logs import exported
+from perdure.programs.signals import signals
+from perdure.programs.worker_settings import WorkerSettings
 from perdure.sdk.client.channel import Tls, access
 from perdure.sdk.client.payloads import PayloadOptions
 from perdure.sdk.registry import schedules_by_name

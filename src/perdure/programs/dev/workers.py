@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.app.dev.child import DRAIN, SERVE, ChildHello
-from perdure.app.dev.console import Say
-from perdure.app.dev.flows import DevFlows
-from perdure.app.flow_files import IGNORED
-from perdure.app.modules import Defined, discover
-from perdure.app.process_family import kill_family
+from perdure.programs.dev.child import DRAIN, SERVE, ChildHello
+from perdure.programs.dev.console import Say
+from perdure.programs.dev.flows import DevFlows
+from perdure.programs.flow_files import IGNORED
+from perdure.programs.modules import Defined, discover
+from perdure.programs.process_family import kill_family
 
 IMPORT_S_MAX: Final = 60.0
 CONNECT_S_MAX: Final = 10.0
@@ -80,7 +80,7 @@ class Child:
 
 def _launch(directory: Path, server: str, files: list[Path]) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "perdure.app.dev.child", str(theirs.fileno()), server, *map(str, files)]
+    command = [sys.executable, "-m", "perdure.programs.dev.child", str(theirs.fileno()), server, *map(str, files)]
     try:
         process = subprocess.Popen(command, cwd=directory, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     except BaseException:

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from perdure.app.dev.console import Say
-from perdure.app.flow_files import FLOWS, holds_flow, load, of_project
-from perdure.app.http_client import HttpApi
 from perdure.core.errors import PerdureError
+from perdure.programs.dev.console import Say
+from perdure.programs.flow_files import FLOWS, holds_flow, load, of_project
+from perdure.programs.http_client import HttpApi
 from perdure.sdk.client.flow_text import SUFFIXES
 
 
