@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, Final, Literal
 
 from perdure.core.errors import InvalidInput
+from perdure.core.packages import missing
 from perdure.sdk.payloads.blobs import Blob
 
 ARROW: Final = "application/vnd.apache.arrow.file"
@@ -85,7 +86,7 @@ def _pyarrow() -> Any:
         pyarrow = import_module("pyarrow")
         import_module("pyarrow.ipc")
     except ImportError:
-        raise InvalidInput("tables as blobs need pyarrow: pip install 'perdure[arrow]'") from None
+        raise missing("a table as a blob", "arrow") from None
     return pyarrow
 
 

@@ -13,12 +13,13 @@ import binascii
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import Final
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from typing import TYPE_CHECKING, Final
 
 from perdure.core.errors import CannotOpenSecret, InvalidInput, NoSecretKey
+from perdure.core.packages import missing
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -33,7 +34,7 @@ HOW: Final = (
 
 class SecretBox:
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        self._keys = {_id_of(key): AESGCM(key) for key in keys}
+        self._keys = {_id_of(key): _cipher(key) for key in keys}
         self._first = _id_of(keys[0]) if keys else b""
 
     def seal(self, secret: bytes, owner: str) -> bytes:
@@ -53,6 +54,8 @@ class SecretBox:
             raise CannotOpenSecret(
                 f"the secret of {owner} was sealed with another key than those of this server ({ident.hex()})"
             )
+        from cryptography.exceptions import InvalidTag
+
         try:
             return key.decrypt(nonce, body, owner.encode())
         except (InvalidTag, ValueError):  # a nonce that is cut short is a ValueError
@@ -77,6 +80,14 @@ def parse_keys(text: str) -> tuple[bytes, ...]:
     if not found:
         raise InvalidInput(f"there is no key. `openssl rand -base64 {KEY_BYTES}` makes one")
     return tuple(found)
+
+
+def _cipher(key: bytes) -> AESGCM:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise missing("a key for secrets", "webhooks") from error
+    return AESGCM(key)
 
 
 def _id_of(key: bytes) -> bytes:

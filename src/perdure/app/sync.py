@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Final, NoReturn, Self, Unpack
 
 from perdure.app.embedded import Perdure
 from perdure.app.embedded_options import PerdureOptions
 from perdure.core.errors import PerdureError
 from perdure.sdk.client.base import ClientBase, ContextClient
-from perdure.sdk.client.client import Client, ClientOptions
 from perdure.sdk.client.loop_calls import LoopCalls, LoopThread
 from perdure.sdk.client.sync_surface import SyncClientBase
+
+if TYPE_CHECKING:  # perdure-core may be without gRPC
+    from perdure.sdk.client.client import Client, ClientOptions
 
 NOT_OPEN: Final = "the client is not open: use it inside `with`"
 
@@ -68,6 +70,8 @@ class SyncClient(OpenedHere):
         self._address, self._options = address, options
 
     def _new(self) -> Client:
+        from perdure.sdk.client.client import Client
+
         return Client(self._address, **self._options)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from perdure.cli.remote_options import Remote, remote_silent
+from perdure.core.packages import missing
 
 CALL_S_DEFAULT: Final = 30.0
 """How long a tool may wait for the server; clients of the protocol give up after a minute."""
@@ -37,14 +38,13 @@ def mcp(
 
     What a tool may do is up to the API key as well: a viewer's key changes nothing.
     """
-    from perdure.core.errors import InvalidInput
 
     try:
         from perdure.mcp.serving import chosen_tools, serve_stdio
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
             raise
-        raise InvalidInput("perdure mcp needs a package: pip install 'perdure[mcp]'") from None
+        raise missing("perdure mcp", "mcp") from None
     tools = chosen_tools(None if allow_changes else allow or [])
     changes = sum(tool.is_change for tool in tools.values())
     print(f"perdure mcp: {len(tools)} tools, {changes} of them change something", file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from perdure.core.limits import SCHEMA_NODES_MAX, VALIDATORS_KEPT_MAX
+from perdure.core.packages import missing
 from perdure.core.payloads import Placed
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def problem(schema: Any, value: Any, at: str) -> str:
     """What does not fit, with its path; "" when all does."""
     if not isinstance(schema, Mapping):
         return "" if schema is not False else f"{at} is not allowed"
-    import jsonschema_rs
-
+    jsonschema_rs = _jsonschema_rs()
     try:
         validator = _validator(msgspec.json.encode(schema))
     except (ValueError, RecursionError) as error:  # it was deployed before this was checked, or by other means
@@ -109,10 +109,17 @@ def schema_problem(schema: Any) -> tuple[tuple[str | int, ...], str] | None:
     return None
 
 
+def _jsonschema_rs() -> Any:
+    try:
+        import jsonschema_rs
+    except ImportError as error:
+        raise missing("checking a value against its JSON Schema", "schemas") from error
+    return jsonschema_rs
+
+
 @lru_cache(maxsize=VALIDATORS_KEPT_MAX)
 def _validator(schema: bytes) -> jsonschema_rs.Validator:
-    import jsonschema_rs
-
+    jsonschema_rs = _jsonschema_rs()
     rules = msgspec.json.decode(schema)
     _count(rules, rules, (), frozenset())
     return jsonschema_rs.validator_for(

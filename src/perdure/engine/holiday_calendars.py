@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from perdure.core.errors import InvalidInput
 from perdure.core.limits import HOLIDAYS_YEAR_FIRST, HOLIDAYS_YEAR_LAST
+from perdure.core.packages import install_command
 from perdure.core.schedules import Calendar, ScheduleSpec, parse_calendar
 from perdure.core.schedules.holidays import holiday_place, is_holidays
 from perdure.core.suggestions import did_you_mean
@@ -54,7 +55,7 @@ def holiday_calendar(name: str) -> Calendar:
         import holidays  # noqa: PLC0415 - an extra, read when it is used
     except ImportError:
         raise InvalidInput(
-            f"the calendar {name} needs a package on the server: pip install 'perdure[holidays]', then restart it"
+            f"the calendar {name} needs a package on the server: {install_command('holidays')}, then restart it"
         ) from None
     known: dict[str, list[str]] = holidays.list_supported_countries()
     if place.country not in known:

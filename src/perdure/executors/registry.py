@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.errors import InvalidInput
+from perdure.core.packages import install_command
 from perdure.core.suggestions import did_you_mean
 from perdure.executors.port import Executor
 
@@ -48,7 +49,7 @@ def _load(name: str, options: Mapping[str, Any]) -> Executor:
         kind: Any = point.load()
     except ImportError as e:
         raise InvalidInput(
-            f"the executor {name!r} needs a package that is not installed: {e}. `pip install 'perdure[{name}]'` brings it."
+            f"the executor {name!r} needs a package that is not installed: {e}. `{install_command(name)}` brings it."
         ) from e
     return make(kind, options)
 

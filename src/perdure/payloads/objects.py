@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 from perdure.core.errors import InvalidInput, PayloadMissing, Unavailable
 from perdure.core.limits import PAYLOAD_STORES_MAX
+from perdure.core.packages import missing
 from perdure.core.payload_port import Place
 from perdure.core.payloads import Reference
 from perdure.payloads.content import Content, ContentChanged
@@ -144,9 +145,7 @@ def _obstore() -> Any:
     try:
         import obstore
     except ImportError:
-        raise InvalidInput(
-            "an object store for payloads needs obstore, which is not installed: pip install 'perdure[objects]'"
-        ) from None
+        raise missing("an object store for payloads", "objects") from None
     return cast(Any, obstore)
 
 

@@ -19,6 +19,7 @@ from perdure.core.application_limits import NOTIFY_ANSWER_BYTES_MAX, NOTIFY_PAUS
 from perdure.core.egress import Egress
 from perdure.core.errors import AddressRefused
 from perdure.core.notifications import CONTENT_TYPE, Notice, cloud_event, slack_message
+from perdure.core.packages import missing
 from perdure.core.version import VERSION
 from perdure.engine.services.outbox import Postponed, Rejected
 
@@ -85,9 +86,12 @@ class WebSender:
 
     def _open(self) -> httpx2.AsyncClient:
         if self._client is None:
-            import httpx2
+            try:
+                import httpx2
 
-            from perdure.executors.http.transport import CheckedTransport
+                from perdure.executors.http.transport import CheckedTransport
+            except ImportError as error:
+                raise missing("a notification over HTTP", "webhooks") from error
 
             self._client = httpx2.AsyncClient(
                 timeout=httpx2.Timeout(NOTIFY_TIMEOUT_S),

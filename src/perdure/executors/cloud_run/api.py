@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from perdure.core.errors import InvalidInput
+from perdure.core.packages import missing
 from perdure.executors.port import JobRefused
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ def _clients(endpoint: str) -> tuple[Any, Any, Any]:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import run_v2
     except ImportError as e:
-        raise InvalidInput("Cloud Run needs a package: `pip install 'perdure[cloud-run]'` brings it") from e
+        raise missing("the executor for Cloud Run", "cloud-run") from e
     kinds: tuple[Any, ...] = (run_v2.JobsClient, run_v2.ExecutionsClient, run_v2.TasksClient)
     given: dict[str, Any] = {}
     if endpoint:

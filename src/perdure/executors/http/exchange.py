@@ -25,6 +25,7 @@ from perdure.core.durations import to_us
 from perdure.core.egress import Egress
 from perdure.core.errors import AddressRefused, InvalidInput, PayloadTooLarge, PerdureError
 from perdure.core.limits import PAYLOAD_BYTES_MAX
+from perdure.core.packages import missing
 
 if TYPE_CHECKING:
     import httpx2
@@ -80,9 +81,12 @@ class HttpClient:
 
     def _open(self) -> httpx2.AsyncClient:
         if self._client is None:
-            import httpx2
+            try:
+                import httpx2
 
-            from perdure.executors.http.transport import CheckedTransport
+                from perdure.executors.http.transport import CheckedTransport
+            except ImportError as error:
+                raise missing("an HTTP request", "http") from error
 
             self._client = httpx2.AsyncClient(
                 timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S),
@@ -102,11 +106,11 @@ class HttpClient:
         timeout: float | str | None = None,
     ) -> dict[str, Any]:
         """Status, headers and body of the answer. HttpStatus for a status of 400 or more, HttpFailed where there was no answer."""
+        client = self._open()
         import httpx2
 
         from perdure.executors.http import transport
 
-        client = self._open()
         request = _request(client, url, method, headers, query, body)
         where = f"{request.method} {_shown(request.url)}"
         limit_s = to_us(timeout) / 1e6 if timeout is not None else None

@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from perdure.core.errors import Failure, InvalidInput, clip
+from perdure.core.errors import Failure, clip
 from perdure.core.limits import JOB_LINE_BYTES_MAX
+from perdure.core.packages import missing
 from perdure.executors.command_output import NOTHING, value_of
 from perdure.executors.kubernetes.logs import PodLog, read_log
 from perdure.executors.kubernetes.manifest import make_manifest, read_spec
@@ -108,7 +109,7 @@ class KubernetesExecutor(Executor):
         try:
             from kubernetes_asyncio import client
         except ImportError as e:
-            raise InvalidInput("Kubernetes needs a package: `pip install 'perdure[kubernetes]'` brings it") from e
+            raise missing("the executor for Kubernetes", "kubernetes") from e
         self._api = client.ApiClient(await _configuration(self.options))
         # Any: answers are read as raw JSON, which the client's types do not know.
         self._batch: Any = client.BatchV1Api(self._api)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core.errors import InvalidInput
+from perdure.core.packages import missing
 
 CALL_S_MAX: Final = 20.0
 """The longest that one call of the store may take, with its retries."""
@@ -118,7 +119,7 @@ def _open(url: str) -> Any:
     try:
         from obstore.store import LocalStore, from_url
     except ImportError as e:
-        raise InvalidInput("object stores need a package: `pip install 'perdure[objects]'` brings it") from e
+        raise missing("an object store", "objects") from e
     if url.startswith("file://"):
         return LocalStore.from_url(url, mkdir=True, automatic_cleanup=True)
     retries: Any = {"max_retries": 4, "backoff": {"init_backoff": _ms(100), "max_backoff": _ms(2_000), "base": 2}}

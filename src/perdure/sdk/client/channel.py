@@ -10,11 +10,20 @@ from typing import Any, Final
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-import grpc
 import msgspec
 
 from perdure.core.error_codes import ERRORS_BY_CODE
 from perdure.core.errors import InvalidInput, PerdureError, Unavailable
+from perdure.core.packages import install_command
+
+try:
+    import grpc
+except ImportError as error:
+    raise ImportError(
+        f"a client of a server needs gRPC, which is not installed: {install_command('client')}. To run workflows in this process, use "
+        "`Perdure` instead of `Client`"
+    ) from error
+
 from perdure.wire.protocol import CHANNEL_OPTIONS
 
 ADDRESS_DEFAULT: Final = "127.0.0.1:8601"

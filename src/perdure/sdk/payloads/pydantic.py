@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import InvalidInput
+from perdure.core.packages import install_command
 from perdure.sdk.payloads.blobs import Blob
 from perdure.sdk.payloads.roundtrip import type_name
 
@@ -42,7 +43,7 @@ def _adapter(annotation: Any, refusal: TypeError | None) -> Any:
     except ImportError:
         raise InvalidInput(
             f"`{type_name(annotation)}` cannot be a payload type here: {refusal}. Install pydantic, which can tell "
-            "such types apart: pip install 'perdure[pydantic]'. Or declare the members of the union as "
+            f"such types apart: {install_command('pydantic')}. Or declare the members of the union as "
             "`class A(msgspec.Struct, tag=True)`, which carry their name in the JSON."
         ) from refusal
     # Model classes bring their own configuration, and pydantic refuses to be given another for them.
