@@ -108,13 +108,13 @@ fmt:
 hooks:
     uv run pre-commit install
 
-# The wheel and the sdist, with the web UI inside, each installed into an empty environment and started.
+# The wheels and sdists of perdure-core and perdure, each kind installed into empty environments, where a workflow runs.
 wheel: ui-build
     uv run python tests/smoke.py
 
 # Into dist/, for a release.
 build: ui-build
-    uv build
+    uv build --all-packages
 
 # The web UI with hot reload on http://127.0.0.1:5173, against a running `perdure dev` or server.
 ui server="http://127.0.0.1:8600": ui-install
