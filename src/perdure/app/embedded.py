@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from time import monotonic  # bound here, before workflow guards wrap it
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -35,7 +35,7 @@ from perdure.engine.engine import Engine
 from perdure.engine.settings import EngineSettings
 from perdure.executors import registry
 from perdure.executors.port import Executor
-from perdure.localpg.cluster import PrivateCluster, default_directory
+from perdure.localpg import private_cluster
 from perdure.sdk.client.backend import Backend, ambient
 from perdure.sdk.client.base import ClientBase
 from perdure.sdk.client.payloads import payload_options
@@ -49,6 +49,9 @@ from perdure.store.engine_stores import engine_stores
 from perdure.store.migrate import check, migrate
 from perdure.store.postgres import PostgresStore
 from perdure.store.task_transactions import PostgresTaskTransactions
+
+if TYPE_CHECKING:
+    from perdure.localpg.cluster import PrivateCluster
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -170,7 +173,7 @@ class Perdure(ClientBase):
             raise
 
     async def _private_dsn(self) -> str:
-        self._cluster = PrivateCluster(default_directory())
+        self._cluster = private_cluster()
         return await asyncio.to_thread(self._cluster.start)
 
     async def __aexit__(

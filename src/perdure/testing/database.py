@@ -9,12 +9,16 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perdure.engine.settings import EngineSettings
-from perdure.localpg.cluster import PrivateCluster
+from perdure.localpg import private_cluster
 from perdure.store.connections import connect
 from perdure.store.migrate import migrate
 from perdure.store.partitions import create_ahead
+
+if TYPE_CHECKING:
+    from perdure.localpg.cluster import PrivateCluster
 
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 """A test database need not survive the machine; everything else about it is real."""
@@ -66,7 +70,7 @@ def _in_memory() -> Path | None:
 def _start() -> PrivateCluster:
     directory = Path(tempfile.mkdtemp(prefix="perdure-test-", dir=_in_memory()))
     directory.chmod(0o755)  # the server may run as another user than this process
-    cluster = PrivateCluster(directory / "pg", settings=_FAST)
+    cluster = private_cluster(directory / "pg", settings=_FAST)
     cluster.start()
     atexit.register(_remove, cluster, directory, os.getpid())
     return cluster
