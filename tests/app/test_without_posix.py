@@ -46,7 +46,7 @@ for name in perdure.__all__:
 """
 
 EMBEDDED = """
-from perdure import Perdure, Signal, SyncPerdure, task, wf, workflow
+from perdure import Perdure, Signal, SyncPerdure, task, workflow
 
 go = Signal("posix_go", int)
 
@@ -61,7 +61,6 @@ def square(n: int) -> int:
 @workflow(name="posix_sums")
 async def sums() -> int:
     n = await go.next()
-    await wf.sleep("10ms")
     return sum([await double(n), await square(n)])
 
 async def main(dsn):

@@ -292,7 +292,7 @@ def test_without_the_package_the_error_says_what_to_install() -> None:
         [sys.executable, "-c", program, "mcp"], capture_output=True, text=True, env=clean_environment(), cwd=ROOT
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "perdure: perdure mcp needs a package: pip install 'perdure[mcp]'\n"
+    assert done.stderr == "perdure: perdure mcp needs a package that is not installed: pip install 'perdure[mcp]'\n"
 
 
 def test_an_interrupt_ends_it_while_it_waits_for_a_client() -> None:

@@ -12,9 +12,14 @@ import pytest
 from perdure.wire.pb import api_pb2, worker_pb2
 
 ROOT = Path(__file__).parents[2]
+PROJECTS = [
+    tomllib.loads((ROOT / file).read_text())["project"] for file in ("pyproject.toml", "packages/core/pyproject.toml")
+]
 DECLARED = {
     re.split(r"[><=~!\[;]", line)[0]: line
-    for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for project in PROJECTS
+    for lines in (project["dependencies"], *project["optional-dependencies"].values())
+    for line in lines
 }
 
 
@@ -34,7 +39,7 @@ def test_protobuf_is_bounded_by_the_majors_that_its_generated_code_runs_on() -> 
     assert int(google.protobuf.__version__.split(".")[0]) in (made, made + 1)
 
 
-@pytest.mark.parametrize("package", ["typer", "cronsim"])
+@pytest.mark.parametrize("package", ["cronsim", "fastapi", "typer", "uvicorn"])
 def test_a_package_whose_internals_are_used_has_an_upper_bound(package: str) -> None:
     assert ",<" in DECLARED[package]
 

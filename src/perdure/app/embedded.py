@@ -139,7 +139,7 @@ class Perdure(ClientBase):
         self._token = ambient.set(self._backend)  # first: tasks run in the context in which the engine opens
         self._transactions = PostgresTaskTransactions(dsn)
         transactions.set(self._transactions)
-        await self.engine.open()
+        await self._open_engine()
         self.engine.add_service(BulkWork(self.api))
         self.engine.add_service(SqlRequests(self.api))
         self.engine.add_service(outbox(self.api, notify_settings(os.environ)))
@@ -151,6 +151,14 @@ class Perdure(ClientBase):
             self._gc.slow_down()
         await self._apply_schedules()
         return self
+
+    async def _open_engine(self) -> None:
+        try:
+            await self.engine.open()
+        except BaseException:
+            await self._transactions.close()
+            await self._release()
+            raise
 
     async def _check_schema(self, dsn: str) -> None:
         await (migrate(dsn) if self._auto_migrate else check(dsn))
@@ -197,9 +205,12 @@ class Perdure(ClientBase):
             await self._transactions.close()
             await self._tracing.close()
         finally:
-            await self.store.close()
-            if self._cluster is not None:  # the last one to leave stops it
-                await asyncio.to_thread(self._cluster.leave)
+            await self._release()
+
+    async def _release(self) -> None:
+        await self.store.close()
+        if self._cluster is not None:  # the last one to leave stops it
+            await asyncio.to_thread(self._cluster.leave)
 
     def serve(self, definition: Any) -> None:
         """Serve a workflow here that was defined after the client was opened."""

@@ -119,17 +119,18 @@ def _jsonschema_rs() -> Any:
 
 @lru_cache(maxsize=VALIDATORS_KEPT_MAX)
 def _validator(schema: bytes) -> jsonschema_rs.Validator:
-    jsonschema_rs = _jsonschema_rs()
+    package = _jsonschema_rs()
     rules = msgspec.json.decode(schema)
     _count(rules, rules, (), frozenset())
-    return jsonschema_rs.validator_for(
+    validator: jsonschema_rs.Validator = package.validator_for(
         rules,
         formats={"decimal": _is_decimal},  # what a Decimal of Python is called
         validate_formats=True,
         ignore_unknown_formats=False,
         offline=True,
-        pattern_options=jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX),
+        pattern_options=package.RegexOptions(size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX),
     )
+    return validator
 
 
 def _is_decimal(text: str) -> bool:
