@@ -11,9 +11,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+import perdure
 from perdure.core.errors import InvalidInput, MigrationError, Unavailable
 from perdure.localpg.cluster import PrivateCluster
-from perdure.store.migrate import check, load, migrate, pending
+from perdure.store.migrate import check, finish, load, migrate, pending, reached
+from perdure.store.queries import execute
 
 MIGRATE = """
 import asyncio, sys
@@ -23,6 +25,11 @@ sys.stdin.readline()
 applied = asyncio.run(migrate(sys.argv[1], directory=Path(sys.argv[2])))
 print(",".join(str(a.number) for a in applied))
 """
+
+
+OLD_ENGINE = (
+    "insert into perdure.engine_session (engine, expires_at, knows) values ('shop-1', now() + interval '1 hour', 0)"
+)
 
 
 def write(directory: Path, *texts: str) -> Path:
@@ -109,6 +116,91 @@ async def test_a_database_that_is_ahead_of_the_code_is_left_alone(bare_dsn: str,
     for act in (migrate, check):
         with pytest.raises(MigrationError, match=r"0002_step2.*upgrade perdure"):
             await act(bare_dsn, directory=tmp_path)
+
+
+async def test_older_code_works_on_a_schema_that_needs_no_newer_one(bare_dsn: str, tmp_path: Path) -> None:
+    write(tmp_path, "create table perdure.a (n int);")
+    await migrate(bare_dsn, directory=tmp_path)
+    newer = write(tmp_path, "create table perdure.a (n int);", "-- needs: 0001\ncreate table perdure.b (n int);")
+    await migrate(bare_dsn, directory=newer)
+    assert await reached(bare_dsn) == (2, 1)
+    (tmp_path / "0002_step2.sql").unlink()
+
+    await check(bare_dsn, directory=tmp_path)
+    assert await migrate(bare_dsn, directory=tmp_path) == []
+
+
+async def test_after_the_finish_of_an_upgrade_older_code_is_refused(bare_dsn: str, tmp_path: Path) -> None:
+    write(tmp_path, "create table perdure.a (n int);")
+    await migrate(bare_dsn, directory=tmp_path)
+    write(tmp_path, "create table perdure.a (n int);", "-- needs: 0001\ncreate table perdure.b (n int);")
+    with pytest.raises(MigrationError, match="run `perdure migrate`"):
+        await finish(bare_dsn, directory=tmp_path)
+    await migrate(bare_dsn, directory=tmp_path)
+
+    assert (await finish(bare_dsn, directory=tmp_path)).needs == 2
+    assert (await finish(bare_dsn, directory=tmp_path)).needs == 2
+    (tmp_path / "0002_step2.sql").unlink()
+
+    for act in (migrate, check, finish):
+        with pytest.raises(MigrationError, match=r"needs code that knows migration 0002.*upgrade perdure"):
+            await act(bare_dsn, directory=tmp_path)
+
+
+async def test_a_new_database_needs_the_code_that_made_it(bare_dsn: str, tmp_path: Path) -> None:
+    write(tmp_path, "create table perdure.a (n int);", "-- needs: 0001\ncreate table perdure.b (n int);")
+    await migrate(bare_dsn, directory=tmp_path)
+
+    assert await reached(bare_dsn) == (2, 2)
+
+
+async def test_a_migration_waits_for_the_upgrade_of_engines_that_it_would_break(dsn: str, tmp_path: Path) -> None:
+    last = len(load())
+    newer = copy_of_first(last, tmp_path / "newer")
+    (newer / f"{last + 1:04}_breaking.sql").write_text("create table perdure.b (n int);")
+    await ask(dsn, OLD_ENGINE)
+
+    for act in (migrate, finish):
+        with pytest.raises(MigrationError, match=r"1 engines run code that ends at migration 0000.*: shop-1\. Nothing"):
+            await act(dsn, directory=newer if act is migrate else None)
+    assert await ask(dsn, "select to_regclass('perdure.b')") is None
+
+    await ask(dsn, "update perdure.engine_session set expires_at = now()")
+    assert [a.number for a in await migrate(dsn, directory=newer)] == [last + 1]
+
+
+async def test_an_engine_of_older_code_does_not_register(dsn: str) -> None:
+    await ask(dsn, "update perdure.migration set needs = needs + 1")
+    with pytest.raises(MigrationError, match="upgrade perdure"):
+        async with perdure.Perdure(dsn, auto_migrate=False):
+            raise AssertionError
+
+
+async def test_an_engine_registers_before_or_after_a_migration_and_not_beside_it(dsn: str) -> None:
+    """One that registers while a migration looks for older engines would be missed."""
+    migrating = await asyncpg.connect(dsn)
+    try:
+        async with migrating.transaction():
+            await execute(migrating, "lock_migrations")
+            await execute(migrating, "lock_sessions")
+            await migrating.execute("update perdure.migration set needs = needs + 1")
+            starting = asyncio.create_task(_start(dsn))
+            while not await ask(dsn, "select exists(select from pg_stat_activity where wait_event = 'relation')"):
+                assert not starting.done()
+        with pytest.raises(MigrationError, match="upgrade perdure"):
+            await starting
+    finally:
+        await migrating.close()
+
+
+async def _start(dsn: str) -> None:
+    async with perdure.Perdure(dsn, auto_migrate=False):
+        pass
+
+
+def test_each_migration_says_which_code_it_needs() -> None:
+    for migration in load()[1:]:
+        assert "\n-- needs: " in "\n" + migration.sql, migration.file
 
 
 async def test_a_database_that_is_behind_is_told_to_migrate(bare_dsn: str) -> None:

@@ -29,23 +29,37 @@ def migrate(
             help="Also make the roles perdure_engine, perdure_reader and perdure_caller, and grant what they need.",
         ),
     ] = False,
+    finish: Annotated[
+        bool,
+        typer.Option("--finish", help="End an upgrade: no older version can use the database from now on."),
+    ] = False,
 ) -> None:
-    """Update the schema of the database."""
+    """Update the schema of the database. Servers may run meanwhile."""
     import asyncio
 
-    from perdure.store.migrate import migrate as run
+    from perdure.store import migrate as migrations
     from perdure.store.roles import CALLER_ROLE, ENGINE_ROLE, READER_ROLE, apply_roles
 
     with database(dsn) as address:
-        applied = asyncio.run(run(address))
+        applied = asyncio.run(migrations.migrate(address))
         if roles:
             asyncio.run(apply_roles(address))
+        if finish:
+            asyncio.run(migrations.finish(address))
+        last, needs = asyncio.run(migrations.reached(address))
     for one in applied:
         print(f"applied {one.number:04} {one.name}")
     if not applied:
         print("nothing to do: the database is up to date")
     if roles:
         print(f"granted {ENGINE_ROLE}, {READER_ROLE} and {CALLER_ROLE} what they need, and nothing else")
+    if needs < last:
+        print(
+            f"code that knows migration {needs:04} still works on this database, so you can go back to it. "
+            "When all servers are upgraded, run `perdure migrate --finish`."
+        )
+    elif finish:
+        print(f"finished: code that does not know migration {last:04} is refused from now on")
 
 
 def doctor(

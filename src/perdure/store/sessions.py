@@ -16,6 +16,7 @@ from perdure.engine.ports import (
     Renewed,
     Settle,
 )
+from perdure.store import migrate
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch
@@ -35,7 +36,9 @@ QUARANTINED: Final = (
 @retried()
 class PostgresSessions(PostgresPort):
     async def register(self, engine: str, lease_s: float, slots: int) -> OpenedSession:
-        row = await self._row("register_session", engine=engine, lease_s=lease_s, slots=slots)
+        row = await self._row("register_session", engine=engine, lease_s=lease_s, slots=slots, knows=migrate.known())
+        if row is None:
+            raise migrate.too_old()
         return OpenedSession(row["id"], row["clock"])
 
     async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None:

@@ -51,7 +51,8 @@ create table perdure.engine_session (
   heartbeat_at timestamptz not null default now(),
   expires_at   timestamptz not null,
   slots        int not null default 0,
-  slots_free   int not null default 0
+  slots_free   int not null default 0,
+  knows        int not null default 1  -- the last migration that its code knows
 ) with (fillfactor = 50);
 
 -- One row per commit. It decides whether a COMMIT whose answer was lost took effect: the engine tries to insert the same number

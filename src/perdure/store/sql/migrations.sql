@@ -29,12 +29,27 @@ create table if not exists perdure.migration (
   number     int primary key,
   name       text not null,
   checksum   text not null,
+  needs      int not null,  -- the last migration that code must know at least to work on this schema
   applied_at timestamptz not null default now()
 );
 
 -- name: select_applied
-select number, name, checksum, applied_at from perdure.migration order by number;
+select number, name, checksum, needs, applied_at from perdure.migration order by number;
 
 -- name: insert_applied
-insert into perdure.migration (number, name, checksum) values (:number, :name, :checksum)
-returning number, name, checksum, applied_at;
+insert into perdure.migration (number, name, checksum, needs) values (:number, :name, :checksum, :needs)
+returning number, name, checksum, needs, applied_at;
+
+-- name: lock_sessions
+-- No engine registers meanwhile. Engines renew their leases when the migration has ended.
+lock table perdure.engine_session in share mode;
+
+-- name: sessions_of_older_code
+select engine, knows from perdure.engine_session where expires_at > now() and knows < :needs order by knows, engine;
+
+-- name: has_sessions
+select to_regclass('perdure.engine_session') is not null;
+
+-- name: refuse_older_code
+update perdure.migration set needs = number where number = (select max(number) from perdure.migration)
+returning number, name, checksum, needs, applied_at;

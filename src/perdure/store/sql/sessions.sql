@@ -1,9 +1,11 @@
 -- Engine sessions: register, heartbeat, leave, reap.
 
 -- name: register_session
--- A fresh identity for an engine. Its lease runs by the database's clock.
-insert into perdure.engine_session (engine, expires_at, slots, slots_free)
-values (:engine, now() + make_interval(secs => :lease_s::float8), :slots, :slots)
+-- A fresh identity for an engine. Its lease runs by the database's clock. No row: the database needs newer code. A migration locks the table
+-- against this insert before it looks for sessions of older code.
+insert into perdure.engine_session (engine, expires_at, slots, slots_free, knows)
+select :engine, now() + make_interval(secs => :lease_s::float8), :slots, :slots, :knows
+ where :knows >= (select max(m.needs) from perdure.migration m)
 returning id, now() as now, perdure.clock() as clock;
 
 -- name: renew_session
