@@ -14,6 +14,7 @@ with, and a message that says what happened, why, and what to do next. docs/refe
     |   +-- FlowError                invalid_flow
     +-- PayloadMissing               payload_missing
     +-- PayloadCorrupt               payload_corrupt
+    +-- PayloadKeyMissing            payload_key_missing
     +-- NotFound                     not_found
     +-- Conflict                     conflict
     |   +-- RunAlreadyExists         run_already_exists
@@ -91,6 +92,7 @@ from perdure.core.errors import (
     NotFound,
     NotRegistered,
     PayloadCorrupt,
+    PayloadKeyMissing,
     PayloadMismatch,
     PayloadMissing,
     PayloadTooLarge,
@@ -154,6 +156,7 @@ __all__ = [
     "NotFound",
     "NotRegistered",
     "PayloadCorrupt",
+    "PayloadKeyMissing",
     "PayloadMismatch",
     "PayloadMissing",
     "PayloadTooLarge",

@@ -74,6 +74,7 @@ def requeued_row(task_id: bytes, attempt: int, lost: int, **fields: Any) -> Requ
         error_code="task_lost",
         error_type=None,
         traceback=None,
+        run_id=bytes(16),
     )
     return plain._replace(**fields)
 

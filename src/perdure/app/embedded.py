@@ -21,6 +21,7 @@ from perdure.app.discovery import server_url
 from perdure.app.embedded_options import PerdureOptions
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.outbox import outbox, secret_box
+from perdure.app.payload_keys import sealing_options, use_sealing
 from perdure.app.senders.settings import notify_settings
 from perdure.app.tracing import Tracing
 from perdure.core.api import runs
@@ -125,6 +126,7 @@ class Perdure(ClientBase):
     async def __aenter__(self) -> Self:
         dsn = self._dsn or os.environ.get("PERDURE_DSN") or await self._private_dsn()
         await self._check_schema(dsn)
+        await use_sealing(dsn, sealing_options(os.environ), os.environ)
         if self.worker is not None:
             self.worker.refresh()
         self.store = self._new_store(dsn)

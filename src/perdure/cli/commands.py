@@ -87,6 +87,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "mcp": Entry("mcp", "Serve runs to agents as tools, over the Model Context Protocol."),
         "migrate": Entry("database", "Update the schema of the database."),
         "doctor": Entry("database", "Check the database and suggest fixes."),
+        "keys": Entry("keys", "List, rotate and retire the keys that encrypt payloads."),
         "verify": Entry("verify", "Verify that no run was lost or corrupted."),
         "bench": Entry("bench", "Measure Perdure against bare PostgreSQL."),
         "completion": Entry("completion", "Print a completion script for your shell."),
@@ -116,7 +117,7 @@ PAIRS: Final[dict[tuple[str, ...], str]] = {
     ("worker", "job"): "Run a worker, or one job of an object store.",
     ("workers", "services"): "List connected workers; instances of services.",
     ("verify", "bench"): "Verify that no run was lost; measure Perdure.",
-    ("migrate", "doctor"): "Update the database's schema; check the database.",
+    ("migrate", "doctor", "keys"): "Update and check the database; rotate its keys.",
     ("approval", "notify"): "List and answer approvals; notify people about runs.",
     ("approve", "reject"): "Short for `approval approve` and `approval reject`.",
 }

@@ -453,6 +453,14 @@ class CannotOpenSecret(PerdureError):
     code = "cannot_open_secret"
 
 
+class PayloadKeyMissing(PerdureError):
+    """Data is encrypted with a key that this process cannot use; see `PERDURE_PAYLOAD_KEYS`."""
+
+    code = "payload_key_missing"
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+
+
 def error_classes(kind: type[PerdureError] = PerdureError) -> Iterator[type[PerdureError]]:
     """The class and every loaded class below it, in the order of their definition."""
     yield kind

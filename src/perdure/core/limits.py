@@ -86,6 +86,8 @@ TRACEBACK_CHARS_MAX: Final = 8_000
 """Characters of a traceback that the record of an attempt keeps; the middle is cut."""
 ERROR_WORD_CHARS_MAX: Final = 200
 """Characters of the code and of the exception's class that the record of an attempt keeps."""
+PAYLOAD_KEY_REFRESH_S: Final = 2.0
+"""An engine looks for a newer data key at most so often, with its heartbeat."""
 QUERY_CHARS_MAX: Final = 4_000
 """Characters of a query text that finds runs."""
 QUERY_TERMS_MAX: Final = 100

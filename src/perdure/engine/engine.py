@@ -91,7 +91,7 @@ class Engine:
         self.flow_control = FlowControl(stores.store, context.now_us)
         self.flows = Flows(stores.store, context.now_us)
         self.attempts = Attempts(context, self.flow_control)
-        self.names = context.names
+        self.names, self.seal_history = context.names, stores.store.seal_history
         self.dispatcher = Dispatcher(context, self.flow_control, self.attempts)
         parts = RunParts(context, self.dispatcher, self.flows, self.flow_control, self.payloads)
         self.runs, self.timers, self.exits, self.delivery = parts.runs, parts.timers, parts.exits, parts.delivery

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -22,6 +23,7 @@ from starlette.routing import Route
 from perdure.app.api_ports import api_ports
 from perdure.app.gc_tuning import CollectorPace
 from perdure.app.outbox import outbox
+from perdure.app.payload_keys import use_sealing
 from perdure.app.secret_box import SecretBox
 from perdure.app.tracing import Tracing
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
@@ -105,6 +107,7 @@ class ServerProcess:
     async def _open(self, http: socket.socket, metrics: socket.socket | None) -> None:
         s = self.settings
         await (migrate(s.dsn) if s.migrate else check(s.dsn))
+        await use_sealing(s.dsn, s.sealing, os.environ)
         store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresDefinitions(s.dsn)
         for one in (store, reads, registry):
             self._stack.push_async_callback(one.close)

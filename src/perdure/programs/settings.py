@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 import msgspec
 
 from perdure.app import setting_values as values
+from perdure.app.payload_keys import DAYS_DEFAULT, SealingOptions
 from perdure.app.secret_box import parse_keys
 from perdure.app.senders.settings import NotifySettings
 from perdure.core.application_limits import NOTIFY_TIMEOUT_S
@@ -143,6 +144,12 @@ class ServerSettings(ProcessSettings):
     """Object stores for large values and blobs (`s3://bucket/prefix`), separated by commas; new content goes to the first. Default: the database."""
     payload_inline_bytes: Annotated[int, Named("PERDURE_PAYLOAD_INLINE_BYTES")] = PAYLOAD_INLINE_BYTES
     """Larger values are kept in the payload store."""
+    payload_keys: Annotated[str, Named("PERDURE_PAYLOAD_KEYS")] = ""
+    """Where the master keys are that user data is encrypted with: `file:PATH`, `command:PROGRAM` or `transit:URL`. Default: nothing is encrypted."""
+    payload_compress: Annotated[int | None, Named("PERDURE_PAYLOAD_COMPRESS")] = None
+    """Values of so many bytes are compressed; 0: none. Default: 1,024 with encryption, else none."""
+    payload_key_days: Annotated[float, Named("PERDURE_PAYLOAD_KEY_DAYS")] = DAYS_DEFAULT
+    """A data key that is older is followed by a new one; 0: only `perdure keys rotate` makes one."""
     engine: Annotated[EngineSettings, group(EngineSettings, "PERDURE_ENGINE_")] = EngineSettings()
     connections: Annotated[ConnectionBounds, group(ConnectionBounds, "PERDURE_CONNECTIONS_")] = ConnectionBounds()
     dev_token: Annotated[str, Named(internal=True)] = ""
@@ -160,6 +167,10 @@ class ServerSettings(ProcessSettings):
                 f"engine.heartbeat_s ({self.engine.heartbeat_s:g}) must be at most half of engine.lease_s ({self.engine.lease_s:g}): "
                 "one late heartbeat would lose every run"
             )
+
+    @property
+    def sealing(self) -> SealingOptions:
+        return SealingOptions(self.payload_keys, self.payload_compress, self.payload_key_days)
 
     def with_changes(self, **changes: object) -> ServerSettings:
         return self.model_copy(update=changes)

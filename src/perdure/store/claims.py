@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlRules
+from perdure.core.unopened import Unopened
 from perdure.engine.ports import (
     AdmittedRuns,
     AdmittedTasks,
@@ -22,6 +25,11 @@ from perdure.engine.ports import (
 from perdure.store import flow_control
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
+
+log = logging.getLogger("perdure.store")
+
+KEY_WAIT_S: Final = 15.0
+"""How long a task waits whose input cannot be opened, before it is claimed again."""
 
 
 @retried()
@@ -63,13 +71,28 @@ class PostgresClaims(PostgresPort):
     async def claim_tasks(self, session: int, served: Sequence[tuple[Kind, int]], limit: int) -> list[ClaimedTask]:
         kinds = [(*kind, free) for kind, free in served]
         rows = await self._fetch("claim_tasks", session=session, kinds=kinds, limit=limit)
-        return [ClaimedTask(*r.values()) for r in rows]
+        return await self._readable(session, [ClaimedTask(*r.values()) for r in rows])
+
+    async def _readable(self, session: int, tasks: list[ClaimedTask]) -> list[ClaimedTask]:
+        """Without those whose key is missing, which wait for it."""
+        closed = [t for t in tasks if isinstance(t.input, Unopened) or isinstance(t.options, Unopened)]
+        if not closed:
+            return tasks
+        for task in closed:
+            data = task.input if isinstance(task.input, Unopened) else task.options
+            assert isinstance(data, Unopened)
+            log.error(
+                "task %d of run %s waits %g s for its key: %s", task.seq, task.run_id.hex(), KEY_WAIT_S, data.error
+            )
+        await self._execute("put_back_tasks", session=session, ids=[t.id for t in closed], delay_s=KEY_WAIT_S)
+        return [t for t in tasks if t not in closed]
 
     async def claim_from_lines(
         self, session: int, served: Sequence[tuple[Kind, int]], limit: int, rules: FlowControlRules
     ) -> AdmittedTasks:
         async with self._pool.take() as c:
-            return await flow_control.claim_from_lines(c, session, served, limit, rules)
+            admitted = await flow_control.claim_from_lines(c, session, served, limit, rules)
+        return AdmittedTasks(await self._readable(session, admitted.tasks), admitted.next_us)
 
     async def admit_runs(self, session: int, rules: FlowControlRules) -> AdmittedRuns:
         async with self._pool.take() as c:

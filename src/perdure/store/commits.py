@@ -18,6 +18,7 @@ from perdure.store.dedicated import DedicatedConnection
 from perdure.store.payloads import check_stored
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch_row
+from perdure.store.sealing.kinds import HISTORY, binding
 
 DOUBT_PAUSE_S: Final = 0.2
 
@@ -27,6 +28,9 @@ class PostgresCommits(PostgresPort):
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         self._committing = DedicatedConnection(dsn, self._pool)
+
+    def seal_history(self, run_id: bytes, body: bytes) -> bytes:
+        return self._pool.codec.seal(HISTORY, binding([run_id]), body) if self._pool.codec.writes else body
 
     async def commit(self, session: int, number: int, batch: Batch) -> Committed:
         """Write a batch, all or nothing. Raises Fenced, Poison, or NotCommitted (write it again)."""

@@ -18,6 +18,8 @@ from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Unavailable
 from perdure.store import pooling
 from perdure.store.clashes import CLASH, Clashed
+from perdure.store.sealing.codec import PayloadCodec
+from perdure.store.sealing.registry import codec_for
 
 _driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
 
@@ -94,6 +96,11 @@ class Connections:
         self._pool: Any = None
         self.clock_offset_s = 0.0
         self._away_since: float | None = None
+
+    @property
+    def codec(self) -> PayloadCodec:
+        """It seals and opens the user data of this database."""
+        return codec_for(self.dsn)
 
     async def open(self) -> None:
         try:

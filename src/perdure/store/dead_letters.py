@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from perdure.core.api.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterPage, DeadLetterPosition
 from perdure.core.durations import FOREVER_US
+from perdure.core.errors import InvalidInput
 from perdure.engine.api.ports import SCAN_ROWS_MAX
 from perdure.engine.api.run_retry import GENERATIONS_MAX
 from perdure.store.clashes import retried
@@ -23,6 +24,10 @@ class PostgresDeadLetters(PostgresPort):
         at_us, task_id = below or (FOREVER_US, HIGHEST)
         if wanted.until_us is not None and wanted.until_us < at_us:  # exclusive: the id that none is below
             at_us, task_id = wanted.until_us, bytes(16)
+        if wanted.text and self._pool.codec.encrypts:
+            raise InvalidInput(
+                "error texts are encrypted in this database, so dead letters cannot be found by them; filter by workflow, queue or task"
+            )
         for scan in (min(2 * limit, SCAN_ROWS_MAX), SCAN_ROWS_MAX):  # nearly all match where nothing is filtered
             rows = await self._fetch(
                 "dead_letters",

@@ -17,7 +17,7 @@ from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.flow_control import put_groups
 from perdure.store.port import PostgresPort
-from perdure.store.queries import execute, fetch, fetch_row
+from perdure.store.queries import execute, fetch, fetch_row, sealed_history
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -200,6 +200,7 @@ class PostgresDeferredStarts(PostgresPort):
 async def insert_run(c: Any, run: NewRun) -> None:
     """A run without an owner, within a transaction of the caller."""
     await put_groups(c, [run.group] if run.group is not None else [])
+    body = sealed_history(c, run.run_id, run.body)
     await execute(
         c,
         "insert_run",
@@ -209,11 +210,11 @@ async def insert_run(c: Any, run: NewRun) -> None:
         version=run.version,
         kind=run_kind(run.version),
         key=run.key or None,
-        body=run.body,
+        body=body,
         attributes=run.attributes,
         group_id=run.group.id if run.group is not None else None,
         deadline_at=run.deadline_us or None,
-        hash=chain.first(run.run_id, run.ns, 0, run.body),
+        hash=chain.first(run.run_id, run.ns, 0, body),
         pin=run.version if run.pinned else "",
     )
 

@@ -64,6 +64,8 @@ async def claim_from_lines(
         await _move(c, grants)
         await _pour(c, taking, buckets)
     keys = {g.group.id: [(g.group.ns, n.key) for n in g.needs.limits] for g in taking}
+    # A row as a whole: input that cannot be opened is dealt with by the caller.
+    found = [dict(r.items()) for r in rows]
     tasks = [
         ClaimedTask(
             r["id"],
@@ -80,7 +82,7 @@ async def claim_from_lines(
             r["trace"],
             tuple(keys[r["group_id"]]),
         )
-        for r in rows
+        for r in found
     ]
     return AdmittedTasks(tasks, min((g.next_us for g in grants if g.next_us is not None), default=None))
 

@@ -90,7 +90,8 @@ class PostgresPayloads(PostgresPort):
             raise PayloadCorrupt(
                 f"content {sha256.hex()} has no bytes at {offset}; its rows in the database were damaged"
             )
-        return row["data"] or b""
+        data: bytes = row["data"] or b""
+        return data[skip : skip + size] if row["is_whole"] else data
 
     async def find(self, ns: int, sha256: bytes) -> Reference:
         row = await self._row("find_payload", ns=ns, sha256=sha256)

@@ -24,6 +24,8 @@ from asyncpg import exceptions as pg
 
 from perdure.core.errors import InvalidInput
 from perdure.store.queries import fetch_value
+from perdure.store.sealing.codec import PayloadCodec
+from perdure.store.sealing.registry import codec_for
 
 _driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
 
@@ -70,7 +72,13 @@ def _named(value: str) -> Pooling:
         raise InvalidInput(f"the DSN says pooling={value}, which is not one of {known}") from None
 
 
-class PerTransaction(_driver.Connection):  # type: ignore[misc]
+class CodedConnection(_driver.Connection):  # type: ignore[misc]
+    """A connection that seals and opens user data."""
+
+    payload_codec: PayloadCodec
+
+
+class PerTransaction(CodedConnection):
     """A connection whose settings hold for each transaction by itself; every statement outside one gets a transaction."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -115,6 +123,12 @@ def _sets(verb: str, settings: Mapping[str, str]) -> str:
 
 async def dial(dsn: str, settings: Mapping[str, str]) -> Any:
     """A connection on which these settings hold for every statement. Raises what the driver raises."""
+    connection = await _dial(dsn, settings)
+    connection.payload_codec = codec_for(dsn)
+    return connection
+
+
+async def _dial(dsn: str, settings: Mapping[str, str]) -> Any:
     clean, said = split(dsn)
     mode = said or _found.get(clean)
     if mode is None or mode is Pooling.DIRECT:
@@ -142,7 +156,12 @@ async def dial(dsn: str, settings: Mapping[str, str]) -> Any:
 
 
 async def _open(dsn: str, startup: Mapping[str, str], **options: Any) -> Any:
-    given = {"statement_cache_size": STATEMENTS_KEPT, "max_cached_statement_lifetime": 0, **options}
+    given = {
+        "statement_cache_size": STATEMENTS_KEPT,
+        "max_cached_statement_lifetime": 0,
+        "connection_class": CodedConnection,
+        **options,
+    }
     return await _driver.connect(
         dsn, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings=dict(startup), **given
     )

@@ -8,6 +8,9 @@ A file holds statements, each under a line `-- name: the_name`. A statement name
 All columns of one parameter stand in the order of the tuples' fields: the rows are transposed in one step, and no call
 counts columns. PostgreSQL sees $1, $2 and so on, numbered once when the file is read. Statements unnest all columns of a parameter together:
 one that holds nothing but nulls is sent empty, and unnest fills it up.
+
+User data is sealed here on its way out, in parameters that a line `-- seals:` of the statement names, and opened on its way in: see
+sealing/rows.py. The codec is that of the connection.
 """
 
 from __future__ import annotations
@@ -18,14 +21,22 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+from perdure.store.sealing.codec import PayloadCodec
+from perdure.store.sealing.kinds import HISTORY, binding
+from perdure.store.sealing.rows import has_sealed, open_rows, opened_columns, seal_arguments, sealed_parameters
+
 _NAME: Final = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|(?<![:\w]):(?P<name>[a-z]\w*)(?:\.(?P<column>[a-z]\w*))?")
+_SEALS: Final = re.compile(r"^-- seals: (.+)$", re.MULTILINE)
+_TABLE: Final = re.compile(r"\bperdure\.([a-z_]+)\b(?!\()")
+_NO_CODEC: Final = PayloadCodec()
+"""For connections of administration, which read no user data."""
 
 
 class SqlQuery:
     """One statement, prepared once per connection by the driver."""
 
-    __slots__ = ("columns", "name", "sql")
+    __slots__ = ("columns", "has_sealed_bytes", "name", "opens", "seals", "sql", "tables")
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -36,6 +47,11 @@ class SqlQuery:
                 known = self.columns.setdefault(match["name"], ())
                 if match["column"] is not None and match["column"] not in known:
                     self.columns[match["name"]] = (*known, match["column"])
+        self.seals = sealed_parameters(", ".join(_SEALS.findall(text)))
+        self.has_sealed_bytes = any(not one.kind.in_text for one in self.seals)
+        self.opens: tuple[str, ...] | None = None
+        """Columns of its rows that may hold sealed values; None until it has returned a row."""
+        self.tables = frozenset(_TABLE.findall(text))
         numbers: dict[str, int] = {}
         for parameter, columns in self.columns.items():
             for column in columns or ("",):
@@ -84,25 +100,58 @@ def queries(package: str = "perdure.store") -> dict[str, SqlQuery]:
     return found
 
 
+def codec_of(connection: Any) -> PayloadCodec:
+    codec: PayloadCodec = getattr(connection, "payload_codec", _NO_CODEC)
+    return codec
+
+
+def bound_arguments(connection: Any, query: SqlQuery, args: Mapping[str, Any]) -> list[Any]:
+    """The arguments as they are sent, with user data sealed."""
+    if query.seals:
+        codec = codec_of(connection)
+        if codec.encrypts or query.has_sealed_bytes:
+            args = seal_arguments(codec, query.seals, query.columns, args)
+    return query.bind(args)
+
+
+async def opened(connection: Any, query: SqlQuery, rows: list[Any], args: Mapping[str, Any]) -> list[Any]:
+    """The rows that a statement returned, with user data opened."""
+    if not rows:
+        return rows
+    if query.opens is None:
+        query.opens = opened_columns(rows[0])
+    if not query.opens or not has_sealed(rows, query.opens):
+        return rows
+    return await open_rows(codec_of(connection), connection, rows, query.opens, query.tables, args)
+
+
+def sealed_history(connection: Any, run_id: bytes, body: bytes) -> bytes:
+    """Encoded events as a row of the history stores them, for statements that are given the hash of the row as well."""
+    codec = codec_of(connection)
+    return codec.seal(HISTORY, binding([run_id]), body) if codec.writes else body
+
+
 async def fetch(connection: Any, name: str, /, **args: Any) -> list[Any]:
     """All rows."""
     query = queries()[name]
-    rows: list[Any] = await connection.fetch(query.sql, *query.bind(args))
-    return rows
+    return await opened(
+        connection, query, await connection.fetch(query.sql, *bound_arguments(connection, query, args)), args
+    )
 
 
 async def fetch_row(connection: Any, name: str, /, **args: Any) -> Any:
     """The first row, or None."""
     query = queries()[name]
-    return await connection.fetchrow(query.sql, *query.bind(args))
+    row = await connection.fetchrow(query.sql, *bound_arguments(connection, query, args))
+    return row if row is None else (await opened(connection, query, [row], args))[0]
 
 
 async def fetch_value(connection: Any, name: str, /, **args: Any) -> Any:
     """The first column of the first row, or None."""
-    query = queries()[name]
-    return await connection.fetchval(query.sql, *query.bind(args))
+    row = await fetch_row(connection, name, **args)
+    return row if row is None else row[0]
 
 
 async def execute(connection: Any, name: str, /, **args: Any) -> None:
     query = queries()[name]
-    await connection.execute(query.sql, *query.bind(args))
+    await connection.execute(query.sql, *bound_arguments(connection, query, args))

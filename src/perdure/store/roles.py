@@ -97,6 +97,7 @@ ENGINE_GRANTS: Final = {
     "audit_head": "select",
     "retention": "select",
     "idempotency": _ROWS,
+    "payload_key": "select, insert, update (master, wrapped, rewrapped_at)",
 }
 """Table -> what an engine may do with its rows. Partitions are reached through their table."""
 
@@ -131,6 +132,7 @@ READER_GRANTS: Final = {
     **dict.fromkeys(ENGINE_GRANTS, "select"),
     "api_key": f"select ({_KEY_COLUMNS})",
     "secret": "select (name, created_at)",
+    "payload_key": "select (id, master, created_at, rewrapped_at)",
     "webhook": "select (ns, name, event, key, scheme, old_until, created_at, created_by)",
     "notification_rule": "select (id, ns, name, workflows, kinds, late_after_us, target, address, created_at, created_by, dropped)",
     "web_session": "select (subject, name, key_id, role, namespace, created_at, used_at, expires_at)",

@@ -25,7 +25,7 @@ from perdure.store import wait_reasons
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
-from perdure.store.queries import fetch, fetch_row, fetch_value, queries
+from perdure.store.queries import bound_arguments, fetch, fetch_row, fetch_value, opened, queries
 from perdure.store.run_query_sql import ACTIVE, ENDED, HIGHEST, Hints, QueryCondition, hints_of, is_answered_by
 from perdure.store.words import run_status
 
@@ -252,11 +252,10 @@ async def _with_waits(c: Any, ns: int, items: list[RunItem]) -> list[RunItem]:
 async def fetch_matching(c: Any, name: str, query: Node, /, **args: Any) -> list[Any]:
     """The rows of a statement with a condition, see sql/lists.sql."""
     statement = queries()[name]
-    bound = statement.bind(args)
+    bound = bound_arguments(c, statement, args)
     condition = QueryCondition(query, len(bound) + 1)
     sql = statement.sql.replace("/*query*/", f"and {condition.sql}")
-    rows: list[Any] = await c.fetch(sql, *bound, *condition.parameters)
-    return rows
+    return await opened(c, statement, await c.fetch(sql, *bound, *condition.parameters), args)
 
 
 async def _windows(c: Any, walk: _Walk, hints: Hints) -> list[Hints]:

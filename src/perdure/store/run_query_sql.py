@@ -18,6 +18,7 @@ import msgspec
 from perdure.core import ids
 from perdure.core.lifecycle import RUN_TERMINAL, RunStatus
 from perdure.core.run_query import And, Node, Not, Op, Or, Search, Term
+from perdure.store.sealing.codec import WORD
 
 LOWEST: Final = bytes(16)
 HIGHEST: Final = b"\xff" * 16
@@ -66,9 +67,11 @@ class QueryCondition:
 
     def _search(self, text: str) -> str:
         t = self._bind(text)
-        columns = " or ".join(f"position({t} in lower(s.{c})) > 0" for c in ("key", "workflow", "error", "stuck"))
+        columns = " or ".join(f"position({t} in lower(s.{c})) > 0" for c in ("key", "workflow"))
+        # An encrypted text is found by nothing: its base64 would match short words by chance.
+        texts = " or ".join(f"position({t} in lower(split_part(s.{c}, '{WORD}', 1))) > 0" for c in ("error", "stuck"))
         starts = f"starts_with(s.run_id::text, {t}) or starts_with(replace(s.run_id::text, '-', ''), {t})"
-        return f"coalesce({columns} or {starts}, false)"
+        return f"coalesce({columns} or {texts} or {starts}, false)"
 
     def _term(self, term: Term) -> str:
         match term.field:

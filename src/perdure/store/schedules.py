@@ -45,7 +45,7 @@ from perdure.flows.scheduled import BACKFILL, FIRED, MISSED, SKIPPED, spec_calen
 from perdure.store.clashes import retried
 from perdure.store.flow_control import put_groups
 from perdure.store.port import PostgresPort
-from perdure.store.queries import execute, fetch, fetch_row
+from perdure.store.queries import execute, fetch, fetch_row, sealed_history
 from perdure.store.words import run_status
 from perdure.wire.codec import encode_message
 
@@ -258,18 +258,19 @@ async def _start(c: Any, fires: Sequence[tuple[DueSchedule, PlannedFire]], how: 
     fresh = {(r["schedule_id"], r["nominal_at"]) for r in added}
     new = [(s, f) for s, f in fires if f.run_id is not None and (s.id, f.nominal_us) in fresh]
     if new:
+        bodies = {f.run_id: sealed_history(c, f.run_id, f.body) for _, f in new if f.run_id is not None}
         runs = [
             (
                 f.run_id,
                 s.ns,
                 s.workflow,
                 f.version,
-                f.body,
+                bodies[f.run_id],
                 run_kind(f.version),
                 f.attributes.decode(),
                 f.group.id if f.group else None,
                 f.deadline_us or None,
-                chain.first(f.run_id, s.ns, 0, f.body),
+                chain.first(f.run_id, s.ns, 0, bodies[f.run_id]),
                 f.version if f.pinned else "",
             )
             for s, f in new

@@ -19,7 +19,7 @@ from perdure.engine.ports import (
 from perdure.store import migrate
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
-from perdure.store.queries import execute, fetch
+from perdure.store.queries import execute, fetch, fetch_row
 
 log = logging.getLogger("perdure.store")
 
@@ -42,7 +42,11 @@ class PostgresSessions(PostgresPort):
         return OpenedSession(row["id"], row["clock"])
 
     async def renew(self, session: int, lease_s: float, slots: int, slots_free: int) -> Renewed | None:
-        row = await self._row("renew_session", session=session, lease_s=lease_s, slots=slots, slots_free=slots_free)
+        async with self._pool.take() as c:
+            row = await fetch_row(
+                c, "renew_session", session=session, lease_s=lease_s, slots=slots, slots_free=slots_free
+            )
+            await self._pool.codec.refresh(c)
         return Renewed(row["clock"], row["others"], row["others_free"], row["expired"]) if row is not None else None
 
     async def reap(self, settle: Settle) -> int:

@@ -16,6 +16,7 @@ from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import Event, Recorded
 from perdure.core.messages import Message
 from perdure.core.retry import TaskOptions
+from perdure.core.unopened import Unopened
 
 VERSION = b"\x01"
 
@@ -80,6 +81,8 @@ def decode_failure(data: bytes) -> Failure:
 
 def _body(data: bytes) -> memoryview:
     if data[:1] != VERSION:
+        if isinstance(data, Unopened):
+            raise data.error
         raise InvalidInput(
             f"a record of version {data[:1].hex()} is newer than this Perdure understands; upgrade perdure"
         )

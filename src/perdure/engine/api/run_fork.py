@@ -20,6 +20,7 @@ from perdure.core.run_fork import CopiedTask, Fork, ForkSpec, fork
 from perdure.core.work import RunView, is_flow, run_kind
 from perdure.engine.api.api import NamespaceApi
 from perdure.engine.api.starts import IDEMPOTENT_KEY, check_idempotency_key, check_same, digest
+from perdure.engine.commits.rows import Seal
 from perdure.engine.ports import CopiedRow, ForkedRow, ForkedRun, QueuedTask
 from perdure.engine.runs.run import attributes_text
 from perdure.wire.codec import decode_row, encode_events, encode_options
@@ -97,7 +98,7 @@ class RunFork:
             attributes=attributes_text(state.attributes),
             deadline_us=state.deadline_us,
             group=flow_control.of_run((ns, workflow, started.version), started.input),
-            rows=chained(new_id, ns, made),
+            rows=chained(new_id, ns, made, self._api.engine.seal_history),
             copies=[_copied(new_id, run_id, task) for task in made.tasks],
             queued=[
                 QueuedTask(
@@ -122,7 +123,7 @@ class RunFork:
         )
 
 
-def chained(run_id: bytes, ns: int, made: Fork) -> list[ForkedRow]:
+def chained(run_id: bytes, ns: int, made: Fork, seal: Seal) -> list[ForkedRow]:
     """The history as rows: one for each moment of the copies, and the last one for the moment of the fork."""
     parts: list[tuple[int | None, list[Recorded]]] = [
         (at_us, list(records)) for at_us, records in groupby(made.records, key=lambda r: r.at_us)
@@ -132,7 +133,7 @@ def chained(run_id: bytes, ns: int, made: Fork) -> list[ForkedRow]:
     rows: list[ForkedRow] = []
     before, before_us = chain.BEGINNING, 0
     for at_us, records in parts:
-        body = encode_events([r.event for r in records])
+        body = seal(run_id, encode_events([r.event for r in records]))
         before = chain.link(before, before_us, run_id, ns, records[0].seq, records[-1].seq, 0, body)
         rows.append(ForkedRow(records[0].seq, records[-1].seq, at_us, body, before))
         before_us = at_us or 0

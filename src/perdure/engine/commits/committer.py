@@ -18,7 +18,7 @@ from typing import Protocol
 
 from perdure.core.errors import Fenced, Unavailable
 from perdure.core.limits import STORE_AWAY_S
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import Batch, Seal
 from perdure.engine.commits.store import CommitStore, Committed, NotCommitted, Poison
 from perdure.engine.commits.write_queue import AwaitedUnit, Unit, WriteQueue
 from perdure.engine.counters import Counters
@@ -122,7 +122,7 @@ class Committer:
         self._sink.committed(units, result, session)
 
     async def _commit(self, units: list[Unit], session: int) -> Committed:
-        batch = _filled(units)
+        batch = _filled(units, self._store.seal_history)
         awaited = self._awaited = [unit for unit in units if isinstance(unit, AwaitedUnit)]
         while True:
             if session != self._session.id:
@@ -141,7 +141,7 @@ class Committer:
                 if any(unit.is_settled for unit in awaited):
                     units[:] = [unit for unit in units if not self._is_given_up(unit)]
                     awaited = self._awaited = [unit for unit in awaited if not unit.is_settled]
-                    batch = _filled(units)
+                    batch = _filled(units, self._store.seal_history)
                 if not units:
                     return Committed(self._now_us(), frozenset(), unconfirmed=True)
                 continue
@@ -159,8 +159,8 @@ class Committer:
         counters.commits_unconfirmed += result.unconfirmed
 
 
-def _filled(units: list[Unit]) -> Batch:
-    batch = Batch()
+def _filled(units: list[Unit], seal: Seal) -> Batch:
+    batch = Batch(seal)
     try:
         for unit in units:
             unit.fill(batch)

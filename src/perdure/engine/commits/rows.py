@@ -7,7 +7,7 @@ an array. A test holds the fields against the statements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -212,6 +212,8 @@ class RequeuedRow(NamedTuple):
     error_code: str | None
     error_type: str | None
     traceback: str | None
+    run_id: bytes
+    """The other engine's run, which sealed texts are bound to."""
 
 
 class MessageRow(NamedTuple):
@@ -346,12 +348,22 @@ make_row: Final = tuple.__new__
 """`make_row(TaskRow, (...))` is `TaskRow(...)` without a call of Python, for the rows that every task and every run writes."""
 
 
+Seal = Callable[[bytes, bytes], bytes]
+"""(run id, encoded events): as the history stores them."""
+
+
+def unsealed(_: bytes, body: bytes) -> bytes:
+    return body
+
+
 class Batch:
     """The rows of one transaction."""
 
-    __slots__ = (*FIRST, *MAIN, *REST)
+    __slots__ = (*FIRST, *MAIN, *REST, "seal")
 
-    def __init__(self) -> None:
+    def __init__(self, seal: Seal = unsealed) -> None:
+        self.seal = seal
+        """Rows of the history are sealed where they are made, because the hash chain covers what is stored."""
         self.attributes: list[AttributesRow] = []
         self.starts: list[StartRow] = []
         self.appends: list[AppendRow] = []

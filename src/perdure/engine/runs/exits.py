@@ -15,7 +15,7 @@ from typing import Final
 
 from perdure.core import events as ev
 from perdure.core import wait_reasons
-from perdure.core.errors import Failure, clip
+from perdure.core.errors import Failure, PayloadKeyMissing, clip
 from perdure.core.lifecycle import RunStatus, next_run_status
 from perdure.core.messages import ChildEndedMessage, PauseMessage, TerminateMessage
 from perdure.engine.context import EngineContext
@@ -106,8 +106,11 @@ class RunExits:
         self.set_aside(run, f"{failure.code}: {failure.message}")
 
     def broke(self, run: ActiveRun, error: Exception) -> None:
-        log.error("run %s: internal error", run.id.hex(), exc_info=error)
         self._delivery.drop_pending(run)
+        if isinstance(error, PayloadKeyMissing):
+            self.stop(run, error.to_failure())
+            return
+        log.error("run %s: internal error", run.id.hex(), exc_info=error)
         self.stop(run, Failure("internal", clip(f"{type(error).__name__}: {error}")))
 
     def refused(self, run: ActiveRun, why: str) -> None:

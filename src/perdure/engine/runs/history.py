@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from perdure.core import events as ev
-from perdure.core.errors import Failure
+from perdure.core.errors import Failure, PayloadKeyMissing
 from perdure.core.limits import UNWIND_GRACE_US
 from perdure.core.run_retry import effective
 from perdure.core.work import is_flow
@@ -27,7 +27,7 @@ class History:
         self.seen: list[ev.Recorded] = []
         """As code and state see it: without what a retry took back."""
         self.missing: Failure | None = None
-        """Why its flow's definition is not available."""
+        """Why its flow's definition, or the key of its history, is not available."""
         self.error: Exception | None = None
 
 
@@ -53,6 +53,8 @@ async def read_history(flows: Flows, run: ActiveRun, rows: list[HistoryRow]) -> 
             if not n & 63 and is_up():
                 await asyncio.sleep(0)
                 is_up = within(SLICE_S)
+    except PayloadKeyMissing as e:
+        read.missing = e.to_failure()
     except Exception as e:
         read.error = e
     return read

@@ -292,11 +292,12 @@ class RunUnit:
         run = self.run
         if self.events:
             last = self.first + len(self.events) - 1
-            body = encode_events(self.events)
+            plain = encode_events(self.events)
+            body = batch.seal(run.id, plain)
             self.head = chain.link(run.head, run.head_us, run.id, run.ns, self.first, last, run.epoch, body)
             row = make_row(AppendRow, (run.id, self.first, last, run.ns, run.epoch, body, self.head))
             batch.appends.append(row)
-            if MARK in body:
+            if MARK in plain:
                 batch.use(run.id, run.ns, (p for e in self.events for p in payloads_of(e)))
         for s in self.segments:
             batch.tasks.extend(s.tasks)
@@ -394,9 +395,10 @@ def attributes_text(attributes: bytes) -> str | None:
 
 def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
     e = child.started
-    body = encode_events([e])
+    plain = encode_events([e])
+    body = batch.seal(child.run_id, plain)
     child.head = chain.first(child.run_id, parent.ns, int(child.own), body)
-    if MARK in body:
+    if MARK in plain:
         batch.use(child.run_id, parent.ns, payloads_of(e))
     batch.starts.append(
         StartRow(

@@ -70,7 +70,8 @@ class StartUnit(AwaitedUnit):
 
     def fill(self, batch: Batch) -> None:
         r = self.request
-        body = encode_events([self.started])
+        plain = encode_events([self.started])
+        body = batch.seal(self.run_id, plain)
         self.head = chain.first(self.run_id, self.ns, int(self.own), body)
         fields = (
             self.run_id,
@@ -94,7 +95,7 @@ class StartUnit(AwaitedUnit):
             self.give_up_us or None,
         )
         batch.starts.append(make_row(StartRow, fields))
-        if MARK in body:
+        if MARK in plain:
             batch.use(self.run_id, self.ns, payloads_of(self.started))
         if self.group is not None:
             batch.groups.append(GroupRow(*self.group.row(), 0))

@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
-from perdure.core.errors import Fenced, Unavailable
+from perdure.core.errors import Failure, Fenced, Unavailable
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import ChildEndedMessage, TaskEndedMessage
+from perdure.core.unopened import Unopened
 from perdure.core.work import Outcome
 from perdure.engine.context import EngineContext
 from perdure.engine.ports import ClaimedRun, Due, InboxRow, Kind, Pin
@@ -192,6 +193,7 @@ class Claims(Service):
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
             run.keys, run.suspect, run.pin = c.keys, c.run_id == self._suspect, c.pin
             read = await read_history(self._flows, run, loaded.history[c.run_id])
+            read.missing = read.missing or _unopened(messages.get(c.run_id, []))
             self._check_session(session)
             reads.append((run, read))
             events += len(read.history)
@@ -352,6 +354,11 @@ def _kept_for_admitted(slots: int, priority: int) -> int:
     if priority > 0:
         return slots
     return max(1, slots // 4) if priority == 0 else slots // 10
+
+
+def _unopened(rows: list[InboxRow]) -> Failure | None:
+    """Why messages of a run cannot be read, one of which may be the end of a task that would count as lost."""
+    return next((row.body.error.to_failure() for row in rows if isinstance(row.body, Unopened)), None)
 
 
 def _ends(rows: list[InboxRow]) -> Iterator[tuple[bytes, int]]:

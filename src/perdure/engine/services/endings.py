@@ -20,19 +20,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
 from perdure.core import events as ev
-from perdure.core.errors import Failure, RunExpired, clip
+from perdure.core.errors import Failure, PayloadKeyMissing, RunExpired, clip
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import UNDO_FAILURES_SHOWN, UNDO_WORKER_GRACE_US
 from perdure.core.messages import CancelMessage, ChildEndedMessage, TaskEndedMessage, TerminateMessage
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 from perdure.core.undo import TIMED_OUT, stack_of
-from perdure.engine.commits.rows import Batch
+from perdure.engine.commits.rows import Batch, Seal
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.ports import HistoryRow, InboxRow, Pin
@@ -145,6 +146,7 @@ class Endings(Service):
             context.events,
         )
         self._runs, self._flow_control, self._lost = runs, flow_control, lost
+        self._seal = context.store.seal_history
         self._names, self._now_us = context.names, context.now_us
         self.next_us: int | None = None
         """The next deadline of a run that no engine holds."""
@@ -167,7 +169,7 @@ class Endings(Service):
         aside = [run_id for run_id, until_s in self._aside.items() if until_s > now_s]
         try:
             found, decision = await self._store.end(
-                self._session.id, self._number, self._runs.claimable, limit, aside, decide
+                self._session.id, self._number, self._runs.claimable, limit, aside, partial(decide, self._seal)
             )
         except Refused as e:
             self._set_aside(e, now_s)
@@ -207,8 +209,8 @@ class Endings(Service):
             self._aside[run_id] = now_s + SET_ASIDE_S
 
 
-def decide(found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
-    batch = Batch()
+def decide(seal: Seal, found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
+    batch = Batch(seal)
     ends: list[ActiveRun] = []
     waits: dict[bytes, int] = {}
     resumed: list[bytes] = []
@@ -216,7 +218,12 @@ def decide(found: Sequence[tuple[Unendable, RecordedRun]]) -> Decision:
         if one.has_code:
             resumed.append(one.run_id)
             continue
-        known = _read(recorded.history, one.run_id)
+        try:
+            known = _read(recorded.history, one.run_id)
+        except PayloadKeyMissing as e:
+            if not one.is_terminated:
+                raise Refused([one.run_id], str(e)) from e
+            known = _read_what_is_left(recorded.history)
         until_us = waits_until(one, known.state)
         if until_us is not None:
             waits[one.run_id] = until_us
@@ -254,6 +261,8 @@ def _read(rows: Sequence[HistoryRow], run_id: bytes) -> Known:
         known = Known(RunState())
         for record in history:
             known.state.apply(record.event)
+    except PayloadKeyMissing:
+        raise  # it can be read again when the key is back
     except Exception as e:
         log.warning("run %s is ended although its history cannot be read: %s", run_id.hex(), e)
         return _read_what_is_left(rows)

@@ -270,7 +270,7 @@ class Attempts:
         if isinstance(verdict, Requeue):
             self._counters.tasks_retried += 1
             expires_us = self.expires(a.options, flight.scheduled_us, self._now_us() + verdict.delay_us)
-            self._add(flight, RequeueUnit(task_id, verdict, a.attempt, expires_us, spent))
+            self._add(flight, RequeueUnit(task_id, a.run_id, verdict, a.attempt, expires_us, spent))
             self.work_due(verdict.delay_us)
         else:
             failure = verdict.failure if isinstance(verdict, Fail) else None

@@ -96,7 +96,7 @@ class ReportUnit:
         match settle(a.options, self.task_id, a.attempt, message.lost, End.LOST, None):
             case Requeue() as verdict:
                 expires_us = waits_until_us(a.options, message.scheduled_us, now_us + verdict.delay_us)
-                return RequeueUnit(self.task_id, verdict, a.attempt, expires_us, message.spent(now_us))
+                return RequeueUnit(self.task_id, a.run_id, verdict, a.attempt, expires_us, message.spent(now_us))
             case Fail(failure):
                 ended = msgspec.structs.replace(message, status=int(TaskStatus.FAILED), value=b"", failure=failure)
                 return ReportUnit(self.task_id, a, ended)
@@ -109,9 +109,11 @@ class RequeueUnit:
 
     outlives_session: ClassVar[bool] = True
 
-    def __init__(self, task_id: bytes, verdict: Requeue, ended: int, expires_us: int | None, spent: Spent) -> None:
+    def __init__(
+        self, task_id: bytes, run_id: bytes, verdict: Requeue, ended: int, expires_us: int | None, spent: Spent
+    ) -> None:
         self.task_id = task_id
-        self._row = requeued_row(task_id, verdict, ended, expires_us, spent)
+        self._row = requeued_row(task_id, run_id, verdict, ended, expires_us, spent)
 
     def fill(self, batch: Batch) -> None:
         batch.requeued.append(self._row)

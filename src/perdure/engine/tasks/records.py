@@ -34,7 +34,9 @@ def record_attempt(
     )
 
 
-def requeued_row(task_id: bytes, verdict: Requeue, ended: int, expires_us: int | None, spent: Spent) -> RequeuedRow:
+def requeued_row(
+    task_id: bytes, run_id: bytes, verdict: Requeue, ended: int, expires_us: int | None, spent: Spent
+) -> RequeuedRow:
     """The same for a task of another engine's run."""
     return RequeuedRow(
         task_id,
@@ -46,6 +48,7 @@ def requeued_row(task_id: bytes, verdict: Requeue, ended: int, expires_us: int |
         outcome_of(verdict.failure.code),
         *spent[1:],
         *error_columns(verdict.failure),
+        run_id,
     )
 
 

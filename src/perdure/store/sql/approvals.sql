@@ -88,12 +88,14 @@ select v.run_id, v.name, v.who, v.approved, v.value, v.comment, v.via, v.at
  order by v.at, v.who;
 
 -- name: cast_vote
+-- seals: value vote_value, comment vote_comment
 -- A second one of the same person takes the place of the first.
 insert into perdure.vote (run_id, name, who, approved, value, comment, via, at) values (:run_id, :name, :who, :approved, :value, :comment, :via, :at)
 on conflict (run_id, name, who) do update
   set approved = excluded.approved, value = excluded.value, comment = excluded.comment, via = excluded.via, at = excluded.at;
 
 -- name: decide_approval
+-- seals: body message
 with won as (
   update perdure.promise set resolved_at = perdure.clock() where run_id = :run_id and name = :name and resolved_at is null returning run_id, ns
 )

@@ -1,6 +1,7 @@
 -- Bulk jobs: one act on every run that a query matches. An engine that works on a job is its owner; it writes only while it is.
 
 -- name: start_bulk_job
+-- seals: payload bulk_payload
 -- No row: there are `most` unfinished ones already. A second job of the same key is not made.
 insert into perdure.bulk_job (id, ns, key, action, query, reason, is_dry_run, created_at, created_by, signal, payload)
 select :id::uuid, :ns::int, :key::text, :action::text, :query::text, :reason::text, :is_dry_run::boolean, perdure.clock(), :created_by::text,

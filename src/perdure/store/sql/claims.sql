@@ -102,6 +102,11 @@ update perdure.task_queue t set owner = :session, status = 'dispatched', worker 
   from due where t.ctid = due.place
 returning t.id, t.ns, t.run_id, t.seq, t.name, t.queue, t.attempt, t.lost, t.scheduled_at, t.options, t.input, t.trace;
 
+-- name: put_back_tasks
+-- Tasks that this session has just claimed and cannot read, for a while.
+update perdure.task_queue t set owner = null, status = 'pending', started_at = null, run_at = perdure.clock() + :delay_s::float8 * interval '1 second'
+ where t.id = any(:ids::uuid[]) and t.owner = :session;
+
 -- name: adopt_tasks
 -- A worker that lost its engine brings the tasks it is running: only the very attempt that is running is adopted.
 with fence as materialized (select id from perdure.engine_session where id = :session for key share)

@@ -8,6 +8,7 @@
 -- session may own many rows.
 
 -- name: commit_batch
+-- seals: closes.error error, releases.stuck stuck, tasks.error error, tasks.traceback error
 -- Locks: own session row FOR KEY SHARE (first: every other part selects from `fence`), then the rows it names.
 -- No fence row: nothing is written and `held` is false.
 with fence as materialized (
@@ -126,6 +127,9 @@ update perdure.run_queue q set attributes = u.attributes::jsonb
  where q.run_id = u.run_id and q.run_id = any(:attributes.run_id::uuid[]) and coalesce(q.owner, 0) = f.id;
 
 -- name: commit_batch_rest
+-- seals: queued.options task_options, queued.input task_input, queued.error error, requeued.error error, requeued.traceback error
+-- seals: attempts.error error, attempts.traceback error, reports.body message, messages.body message, promises.spec spec
+-- seals: states.value state, answers.value update_value, answers.failure update_failure
 -- The rarer parts of a commit. It runs after commit_batch, in the same transaction, if there is anything to write and the session
 -- was held. It takes the fence again, so that it writes nothing for a stale engine either.
 with fence as materialized (
@@ -160,9 +164,9 @@ requeued_tasks as (
                 :requeued.start_deadline_at::timestamptz[], :requeued.ended::int[], :requeued.outcome::text[],
                 :requeued.started_at::timestamptz[], :requeued.finished_at::timestamptz[], :requeued.worker::text[],
                 :requeued.cpu_us::bigint[], :requeued.error::text[], :requeued.error_code::text[], :requeued.error_type::text[],
-                :requeued.traceback::text[])
+                :requeued.traceback::text[], :requeued.run_id::uuid[])
            as u(id, attempt, lost, delay_us, start_deadline_at, ended, outcome, started_at, finished_at, worker, cpu_us, error, error_code,
-                error_type, traceback), fence f
+                error_type, traceback, run_id), fence f
    where t.id = u.id and t.id = any(:requeued.id::uuid[]) and coalesce(t.owner, 0) = f.id and t.attempt = u.ended
   returning t.id, t.ns, t.run_id, t.seq, t.name, t.node, t.attempt, u.ended, u.outcome, u.started_at, u.finished_at, u.worker, u.cpu_us,
             u.error, u.error_code, u.error_type, u.traceback

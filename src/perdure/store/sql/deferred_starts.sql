@@ -14,6 +14,7 @@ select run_id, kind, items, bytes, argument, due_at <= perdure.clock() as is_due
 update perdure.deferred_start set open = false, due_at = perdure.clock() where run_id = :run_id;
 
 -- name: insert_deferred_start
+-- seals: request deferred_request, input deferred_input
 -- The first under its key. due_us and last_us are counted from now.
 insert into perdure.deferred_start (run_id, ns, workflow, key, kind, due_at, last_at, argument, items, bytes, request, input)
 values (:run_id, :ns, :workflow, :key, :kind, perdure.clock() + :due_us::bigint * interval '1 microsecond', perdure.clock() + :last_us::bigint * interval '1 microsecond',
@@ -21,20 +22,24 @@ values (:run_id, :ns, :workflow, :key, :kind, perdure.clock() + :due_us::bigint 
 returning due_at;
 
 -- name: replace_deferred_start
+-- seals: request deferred_request, input deferred_input
 -- A debounced start: this input replaces the last, and the quiet time begins again, up to last_at.
 update perdure.deferred_start set request = :request, input = :input, due_at = least(perdure.clock() + :quiet_us::bigint * interval '1 microsecond', last_at)
  where run_id = :run_id returning due_at;
 
 -- name: extend_deferred_start
+-- seals: request deferred_request
 -- A batched start: more items. `enough` closes it.
 update perdure.deferred_start
    set request = :request, items = items + :items, bytes = bytes + :bytes, open = not :enough::bool, due_at = case when :enough::bool then perdure.clock() else due_at end
  where run_id = :run_id returning due_at;
 
 -- name: insert_deferred_start_input
+-- seals: input deferred_input
 insert into perdure.deferred_start_input (run_id, n, input) values (:run_id, :n, :input);
 
 -- name: insert_item_key
+-- seals: answer kept_answer
 -- The sender's own key of its items. No row: they were received before.
 insert into perdure.idempotency (ns, key, hash, status, answer) values (:ns, :key, :hash, 202, :answer) on conflict do nothing returning key;
 

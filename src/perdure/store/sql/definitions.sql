@@ -131,6 +131,7 @@ with added as (
 select exists(select from added) as first, coalesce((select hash from added), (select hash from perdure.idempotency where ns = :ns and key = :key)) as hash;
 
 -- name: send_message_once
+-- seals: body message
 -- A message and the key under which it was sent, both or neither. KEY SHARE on the run keeps it from ending meanwhile.
 with target as (
   select run_id, ns from perdure.run_queue where run_id = :run_id and ns = :ns for key share

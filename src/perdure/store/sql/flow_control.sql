@@ -158,6 +158,7 @@ update perdure.run_queue q set group_id = null, wake_at = perdure.clock()
 returning q.run_id, q.ns;
 
 -- name: send_cancels
+-- seals: body message
 insert into perdure.inbox (ns, run_id, body, stop)
 select q.ns, q.run_id, :body, 'cancel' from perdure.run_queue q where q.run_id = any(:run_ids::uuid[]);
 

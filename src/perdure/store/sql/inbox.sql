@@ -1,6 +1,7 @@
 -- Messages from outside: signals, cancel requests, promise values. Not fenced: any caller with access may send them.
 
 -- name: send_message
+-- seals: body message
 -- KEY SHARE on the run keeps it from ending between the look and the insert.
 with target as (
   select run_id, ns, owner from perdure.run_queue where run_id = :run_id and ns = :ns for key share
@@ -9,6 +10,7 @@ insert into perdure.inbox (ns, run_id, body) select ns, run_id, :body from targe
 returning (select owner from target) as owner;
 
 -- name: send_messages
+-- seals: messages.body message
 -- Many at once. `runs` names each run once; `messages` are in the order of arrival, and `messages.i` is the place of its run there,
 -- counted from 1. `addressed` is the id by which the sender calls the run (a run that continued is called by its first id), to
 -- which the sender's `key` belongs.
@@ -60,6 +62,7 @@ delete from perdure.message_key k
  where k.ctid = any(array(select m.ctid from perdure.message_key m where m.at < now() - :age_s::float8 * interval '1 second' order by m.at limit :limit));
 
 -- name: resolve_promise
+-- seals: body message
 -- The first value stands: `won` is false for a promise that is resolved. An unauthorized caller cannot resolve an approval that has
 -- assignees or a quorum.
 with target as (
@@ -78,6 +81,7 @@ sent as (
 select exists(select from target) as active, exists(select from won) as won;
 
 -- name: pause_run
+-- seals: body message
 -- A run that no engine holds is paused at once. The owner of any other pauses it when it reads the message.
 -- Locks: the run, for as long as a commit about it takes.
 with target as materialized (

@@ -1,6 +1,7 @@
 -- Named events that runs wait for, and the webhooks that turn requests into events.
 
 -- name: emit_event
+-- seals: body event
 -- A second event of the same name and key is the first one, sent again: it answers the id of the first. Workflows whose current version
 -- subscribes to it at this moment get a row, from which runs are made.
 with made as (
@@ -34,6 +35,7 @@ select p.run_id, p.name, p.spec
  order by p.run_id, p.name limit :limit;
 
 -- name: resolve_event_waits
+-- seals: waits.body message
 -- Resolves promises with the event; a promise that is resolved or gone is left out. Answers the places, counted from 1, of those
 -- that got the event (`won`) and of those whose run is locked and must be tried again (`held`).
 -- Locks: KEY SHARE on the rows of the runs, as send_messages; then the promises.
@@ -106,6 +108,7 @@ select event_id from perdure.event_start where event_id = :event_id and workflow
 delete from perdure.event_start where event_id = :event_id and workflow = :workflow and outcome is null;
 
 -- name: settle_event_start
+-- seals: error event_start_error
 update perdure.event_start set outcome = :outcome, run_id = :run_id, error = :error
  where event_id = :event_id and workflow = :workflow and outcome is null returning event_id;
 

@@ -41,6 +41,7 @@ select :ns, u.store, u.sha256, u.part_store, u.part_sha256
 on conflict do nothing;
 
 -- name: put_payload_chunk
+-- seals: data chunk
 -- The last writer wins: a chunk with wrong bytes is replaced by the next try. One of complete content is left alone.
 insert into perdure.payload_chunk as c (ns, store, sha256, n, data)
 select p.ns, p.store, p.sha256, :n, :data from perdure.payload p
@@ -54,8 +55,9 @@ update perdure.payload set is_complete = true where ns = :ns and store = '' and 
 delete from perdure.payload_chunk where ns = :ns and store = '' and sha256 = :sha256;
 
 -- name: read_payload
--- A part of one chunk. No row: there is no such content, or it is not complete.
-select p.size, substr(c.data, :skip::int + 1, :size::int) as data
+-- A part of one chunk; the whole of a sealed one, which opens only as a whole. No row: there is no such content, or it is not complete.
+select p.size, substr(c.data, 1, 2) = '\xc150' as is_whole,
+       case when substr(c.data, 1, 2) = '\xc150' then c.data else substr(c.data, :skip::int + 1, :size::int) end as data
   from perdure.payload p left join perdure.payload_chunk c on c.ns = p.ns and c.store = p.store and c.sha256 = p.sha256 and c.n = :n
  where p.ns = :ns and p.store = '' and p.sha256 = :sha256 and p.is_complete;
 

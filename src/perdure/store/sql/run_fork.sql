@@ -27,6 +27,7 @@ events as (
 select exists(select from forked) as forked;
 
 -- name: fork_run_rest
+-- seals: copies.error error, tasks.options task_options, tasks.input task_input, promises.spec spec, states.value state
 -- What the copied events leave behind. `copies` are tasks that ended before the fork: what no event tells about them is taken from the rows
 -- of the other run (`source`), where those still exist. `tasks` go on here. Uses of stored content are locked by the caller.
 with copies as (

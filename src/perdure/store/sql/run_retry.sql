@@ -1,6 +1,7 @@
 -- The retry of a failed run. Both statements run in one transaction, which writes nothing unless the run is still as it was read.
 
 -- name: retry_run
+-- seals: body history
 -- The run moves back from the archive, with `body` as its next events, `added` of them. `events` is how many it had when the retry was planned. Of two
 -- retries at once the second waits for the first and then finds no row. The run has no owner. Its epoch is raised, so that attempts that
 -- other engines record before a claim raises it again are not mixed up with those before the retry.
@@ -29,6 +30,7 @@ select exists(select from failed_run) as retried,
           from failed_run having count(*) > 0);
 
 -- name: retry_run_rest
+-- seals: tasks.options task_options, tasks.input task_input, promises.spec spec, states.value state
 -- What the effective history of the run, without the part that is retried, leaves behind. `stale_ids` and `stale_seqs` are tasks
 -- that have not ended any more, `tasks` those to run; `released` are children that are let go.
 with deleted_tasks as (

@@ -95,6 +95,7 @@ queued as (
 insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash) select run_id, 1, 1, ns, 0, at, body, hash from fresh;
 
 -- name: cancel_runs
+-- seals: body message
 -- KEY SHARE keeps a run from ending between the look and the insert.
 with target as (
   select r.run_id, r.ns from unnest(:run_ids::uuid[]) as u(run_id) cross join lateral (
@@ -104,6 +105,7 @@ with target as (
 insert into perdure.inbox (ns, run_id, body, stop) select ns, run_id, :body, 'cancel' from target;
 
 -- name: advance_schedules
+-- seals: schedules.error schedule_error
 update perdure.schedule s
    set next_at = u.next_at, fire_at = u.fire_at, fired = s.fired + u.fired, missed = s.missed + u.missed, skipped = s.skipped + u.skipped,
        error = u.error
@@ -113,6 +115,7 @@ update perdure.schedule s
  where s.ctid = at.place;
 
 -- name: postpone_schedules
+-- seals: error schedule_error
 update perdure.schedule set error = :error, fire_at = perdure.clock() + :delay_us::bigint * interval '1 microsecond'
  where id = any(:ids::bigint[]) and fire_at <= perdure.clock();
 
@@ -133,6 +136,7 @@ select perdure.clock() as clock;
 select count(*) as count from perdure.schedule where ns = :ns and deleted_at is null;
 
 -- name: put_schedule
+-- seals: input schedule_input
 -- By name. next_at and fire_at stay unless the spec changed. No row: it comes from elsewhere, and only from there can it be changed.
 insert into perdure.schedule as s (ns, name, workflow, version, input, timeout_us, attributes, spec, spec_hash, origin, created_by, next_at, fire_at,
                                    created_at, updated_at)

@@ -51,6 +51,7 @@ insert into perdure.service_callback (ns, job, phase, updated_at) select :ns, u.
 on conflict (ns, job) do update set phase = 'waiting', updated_at = perdure.clock() where service_callback.phase = 'closed';
 
 -- name: end_callback
+-- seals: result callback_result, error callback_error
 -- The first report of a job counts: the condition on the row decides. Answers with the phase that the job had when the query began; null
 -- for none.
 with before as (

@@ -94,6 +94,7 @@ update perdure.task_queue t
   from lost l where t.ctid = l.place;
 
 -- name: fail_queued_tasks
+-- seals: tasks.body message
 -- Tasks that may not run again: the row goes and the failure travels to the run.
 with gone as (
   delete from perdure.task_queue t

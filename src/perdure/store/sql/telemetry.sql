@@ -1,12 +1,14 @@
 -- Telemetry: output of tasks, progress of attempts, connected workers, and what monitoring reads. Not fenced: no decision depends on it.
 
 -- name: insert_logs
+-- seals: chunks.body log
 -- A chunk that was written before stays as it is.
 insert into perdure.task_log (run_id, seq, attempt, n, ns, lines, body)
 select * from unnest(:chunks.run_id::uuid[], :chunks.seq::int[], :chunks.attempt::int[], :chunks.n::int[], :chunks.ns::int[], :chunks.lines::int[], :chunks.body::bytea[])
 on conflict do nothing;
 
 -- name: update_attempts
+-- seals: attempts.details details
 -- Only rows that the session owns and of the same attempt. SKIP LOCKED: a row that a commit is about to change is updated in the next
 -- round, so that this never waits for a commit, nor a commit for this for longer than the statement takes.
 with due as materialized (

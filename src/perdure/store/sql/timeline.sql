@@ -6,11 +6,11 @@ select (select count(*)::int from (select from perdure.task where id >= :low and
      + (select count(*)::int from (select from perdure.task_queue where run_id = :run_id and ns = :ns limit :limit) q) as tasks;
 
 -- name: timeline_ended
-select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, left(error, 300) as error, worker, node, copied
+select id, seq, name, queue, status, attempts, lost, scheduled_at, started_at, finished_at, case when starts_with(error, 'perdure:sealed:') then error else left(error, 300) end as error, worker, node, copied
   from perdure.task where id >= :low and id <= :high and run_id = :run_id and ns = :ns;
 
 -- name: timeline_queued
-select id, seq, name, queue, status, attempt, lost, scheduled_at, started_at, run_at, left(error, 300) as error, worker, null::bytea as details,
+select id, seq, name, queue, status, attempt, lost, scheduled_at, started_at, run_at, case when starts_with(error, 'perdure:sealed:') then error else left(error, 300) end as error, worker, null::bytea as details,
        null as blocked, node
   from perdure.task_queue where run_id = :run_id and ns = :ns;
 
@@ -28,7 +28,7 @@ select node, what, bin, n from perdure.node_count where run_id = :run_id and ns 
 
 -- name: failed_samples
 -- Errors of some failed tasks among the first `scan_limit` rows.
-select coalesce(case when t.node like '%[%' then regexp_replace(t.node, '\[\d+\]', '', 'g') else t.node end, t.name) as node, left(t.error, 300) as error
+select coalesce(case when t.node like '%[%' then regexp_replace(t.node, '\[\d+\]', '', 'g') else t.node end, t.name) as node, case when starts_with(t.error, 'perdure:sealed:') then t.error else left(t.error, 300) end as error
   from (select node, name, status, error from perdure.task where id >= :low and id <= :high and run_id = :run_id and ns = :ns limit :scan_limit) t
  where t.status = 'failed' limit :limit;
 

@@ -1,6 +1,7 @@
 -- Updates: questions to runs, and their answers. The answers themselves are written by the commit of the run (commit.sql).
 
 -- name: ask_update
+-- seals: body message
 -- The request and its row are written together, once; KEY SHARE on the run keeps it from ending in
 -- between. What an earlier question under this id was answered is there in any case, whether the run still lives or not.
 with target as (
@@ -24,7 +25,7 @@ select exists(select from perdure.run_queue q where q.run_id = :run_id and q.ns 
 -- name: settled_updates
 -- Which of these updates are answered, and which never will be because the run is over. A run and its answers end in one transaction,
 -- so a run that is over and has no answer here has none at all.
-select u.n::int as n, a.value, a.failure, r.successor
+select u.n::int as n, u.run_id, u.id, a.value, a.failure, r.successor
   from unnest(:updates.ns::int[], :updates.run_id::uuid[], :updates.id::text[]) with ordinality as u(ns, run_id, id, n)
   left join lateral (select x.value, x.failure from perdure.update_answer x
                       where x.run_id = u.run_id and x.id = u.id and x.ns = u.ns and (x.value is not null or x.failure is not null) offset 0) a on true

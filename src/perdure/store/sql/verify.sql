@@ -74,8 +74,10 @@ select x.run_id, x.what, g.needs, array(select s.key from perdure.flow_control_s
   join perdure.flow_control_group g on g.id = x.group_id where jsonb_array_length(g.needs::jsonb->'limits') > 0;
 
 -- name: verify_batches
--- Batched starts that wait: what the row counts and what there is; whether the run is there already; inputs without a row.
-select s.run_id, s.items, s.bytes, (select coalesce(sum(octet_length(i.input)), 0) from perdure.deferred_start_input i where i.run_id = s.run_id) as found,
+-- Batched starts that wait: what the row counts and what there is; whether the run is there already; inputs without a row. Sealed
+-- inputs have another length, and are not counted.
+select s.run_id, s.items, s.bytes, (select case when bool_or(substr(i.input, 1, 2) = '\xc150') then s.bytes else coalesce(sum(octet_length(i.input)), 0) end
+          from perdure.deferred_start_input i where i.run_id = s.run_id) as found,
        exists(select from perdure.run_queue q where q.run_id = s.run_id) or exists(select from perdure.run r where r.run_id = s.run_id) as begun
   from perdure.deferred_start s where s.kind = 'batch'
 union all
@@ -136,7 +138,8 @@ select a.run_id, a.ns, a.seq, a.epoch, a.attempt, a.outcome
 select t.run_id, t.seq, t.attempt from perdure.task_queue t where t.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_state
-select s.run_id, s.name, sha256(s.value) as hash from perdure.run_state s
+-- A sealed value is hashed by the reader, once it is opened.
+select s.run_id, s.name, sha256(s.value) as hash, case when substr(s.value, 1, 2) = '\xc150' then s.value end as sealed from perdure.run_state s
  where s.run_id = any(:run_ids::uuid[]) and s.value is not null;
 
 -- name: verify_active

@@ -50,7 +50,7 @@ select c.scanned, f.*, h.body
       from (select * from scanned where status = 'failed' limit :limit) s
       left join lateral (
         select coalesce(case when x.node like '%[%' then regexp_replace(x.node, '\[\d+\]', '', 'g') else x.node end, x.name) as failed_node, x.error_type,
-               left(x.error, 1000) as task_error
+               case when starts_with(x.error, 'perdure:sealed:') then x.error else left(x.error, 1000) end as task_error
           from (
             select y.node, y.name, y.status, y.error_type, y.error from perdure.task y
              where y.id >= overlay(s.run_id::text placing '0000-000000000000' from 20)::uuid
