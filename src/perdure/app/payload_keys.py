@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.app.master_keys import master_keys
 from perdure.core.errors import InvalidInput
-from perdure.store.payload_keys import PayloadKeys, use_payload_keys
+from perdure.store.payload_keys import PayloadKeys, read_with_keys, use_payload_keys
 
 KEYS_VARIABLE: Final = "PERDURE_PAYLOAD_KEYS"
 COMPRESS_VARIABLE: Final = "PERDURE_PAYLOAD_COMPRESS"
@@ -38,6 +38,12 @@ def sealing_options(environ: Mapping[str, str]) -> SealingOptions:
         raise InvalidInput(
             f"{COMPRESS_VARIABLE} is a number of bytes and {DAYS_VARIABLE} a number of days; found {compress!r} and {days!r}"
         ) from None
+
+
+def read_sealing(dsn: str, options: SealingOptions, environ: Mapping[str, str]) -> None:
+    """The same for a process that only reads."""
+    if options.keys:
+        read_with_keys(dsn, master_keys(options.keys, environ))
 
 
 async def use_sealing(dsn: str, options: SealingOptions, environ: Mapping[str, str]) -> PayloadKeys | None:

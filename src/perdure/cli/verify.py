@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,10 @@ from perdure.programs.terminal import console
 
 if TYPE_CHECKING:
     from perdure.core.invariants import Tally
+
+
+STORED = 24
+"""The invariant about stored content."""
 
 
 def register(app: typer.Typer) -> None:
@@ -65,12 +70,14 @@ def verify(
 async def _verify(
     dsn: str, ledger: Path | None, starts: Path | None, signals: Path | None, at_rest: bool
 ) -> list[Tally]:
+    from perdure.app.payload_keys import read_sealing, sealing_options
     from perdure.payloads.objects import ObjectStores
     from perdure.programs.verify_ledger import read_ledger, read_signals, read_starts, sorted_ledger
     from perdure.sdk.client.payloads import payload_options
     from perdure.store.verify import verify as run
 
     stores = ObjectStores(payload_options().stores)
+    read_sealing(dsn, sealing_options(os.environ), os.environ)
     acknowledged = read_starts(starts) if starts is not None else None
     sent = list(read_signals(signals)) if signals is not None else []
     if ledger is None:
@@ -108,7 +115,9 @@ def _plain(tallies: list[Tally]) -> None:
 
 
 def _unchecked(t: Tally) -> str:
-    return f"{t.unchecked:,} not checked: they are in object stores that PERDURE_PAYLOADS does not name"
+    if t.number == STORED:
+        return f"{t.unchecked:,} not checked: they are in object stores that PERDURE_PAYLOADS does not name"
+    return f"{t.unchecked:,} not checked but for the hash chain: they are encrypted, and PERDURE_PAYLOAD_KEYS does not open them"
 
 
 def _table(tallies: list[Tally]) -> None:

@@ -216,6 +216,13 @@ async def use_payload_keys(
     return keys
 
 
+def read_with_keys(dsn: str, master: MasterKeys) -> None:
+    """From now on the connections of this process to this database open what these keys open, and seal nothing."""
+    codec = PayloadCodec()
+    PayloadKeys(codec, master)
+    use_codec(dsn, codec)
+
+
 async def _check_finished(connection: Any) -> None:
     row = await fetch_row(connection, "payload_keys_migration")
     if row is None or not row["is_finished"]:

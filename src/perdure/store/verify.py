@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.core import ids
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import InvalidInput, PayloadCorrupt, PayloadKeyMissing
 from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import decode_needs
 from perdure.core.invariants import (
@@ -46,7 +46,7 @@ from perdure.core.invariants import (
 from perdure.core.messages import SignalMessage
 from perdure.core.payloads import MARK
 from perdure.store.connections import connect
-from perdure.store.queries import fetch, fetch_row, fetch_value, queries
+from perdure.store.queries import fetch, fetch_row, fetch_value, opened, queries
 from perdure.store.verify_payloads import KnownStores, PayloadReader
 from perdure.store.words import run_status, task_status
 from perdure.wire.codec import decode_events, decode_message, decode_row
@@ -97,6 +97,16 @@ async def verify(
     finally:
         await connection.close(timeout=10)
     return list(findings.tallies.values())
+
+
+def _state_hash(r: Any) -> bytes:
+    if r["is_sealed"]:
+        try:
+            return sha256(r["sealed"]).digest()
+        except PayloadKeyMissing:
+            return b""
+    stored: bytes = r["hash"]
+    return stored
 
 
 class _ByRun:
@@ -226,8 +236,9 @@ class _Reader:
             f"declare verified_history no scroll cursor for {queries()['verify_history'].sql}", run_ids
         )
         while rows := await self._c.fetch(f"fetch {HISTORY_FETCHED} from verified_history"):
-            for r in rows:
-                self._history_row(page.folds[r["run_id"]], r)
+            readable = await opened(self._c, queries()["verify_history"], rows, {})
+            for r, plain in zip(rows, readable, strict=True):
+                self._history_row(page.folds[r["run_id"]], r, plain)
             await self._payloads.look_up()
         await self._c.execute("close verified_history")
         await self._payloads.look_up(all_of_them=True)
@@ -244,7 +255,8 @@ class _Reader:
             page.namespaces.append(("task_attempt", r["run_id"], r["ns"]))
             page.attempts[r["run_id"]].append(StoredAttempt(r["seq"], r["epoch"], r["attempt"], r["outcome"]))
         for r in await fetch(self._c, "verify_state", run_ids=run_ids):
-            page.state[r["run_id"]][r["name"]] = r["hash"]
+            if not page.folds[r["run_id"]].closed:
+                page.state[r["run_id"]][r["name"]] = _state_hash(r)
         for r in await fetch(self._c, "verify_keys", run_ids=run_ids):
             page.keys[r["run_id"]].append(StoredKey(r["ns"], r["key"], r["input_hash"]))
         for r in await fetch(self._c, "verify_promises", run_ids=run_ids):
@@ -264,15 +276,21 @@ class _Reader:
             )
         return page
 
-    def _history_row(self, fold: RunFold, r: Any) -> None:
+    def _history_row(self, fold: RunFold, r: Any, plain: Any) -> None:
+        """The chain covers a row as it is stored, without any key."""
         fold.chained(r["ns"], r["seq"], r["last"], r["epoch"], r["at"], r["body"], r["hash"])
         try:
-            events = decode_events(r["body"])
-        except (InvalidInput, msgspec.DecodeError) as e:
+            body = plain["body"]
+            events = decode_events(body)
+        except PayloadKeyMissing:
+            if not fold.closed:
+                self._findings.pass_over(4)
+            fold.unopened(r["seq"], r["last"], r["epoch"], r["at"])
+        except (InvalidInput, PayloadCorrupt, msgspec.DecodeError) as e:
             fold.unreadable(r["seq"], r["last"], str(e))
         else:
             fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
-            if MARK in r["body"]:
+            if MARK in body:
                 self._payloads.refer(r["run_id"], r["ns"], events)
 
     async def _fires(self, page: _VerifyPage) -> None:
@@ -326,7 +344,9 @@ class _Reader:
                 self._findings.examine(16)
                 try:
                     message = decode_message(r["body"])
-                except (InvalidInput, msgspec.DecodeError) as e:
+                except PayloadKeyMissing:
+                    self._findings.pass_over(16)
+                except (InvalidInput, PayloadCorrupt, msgspec.DecodeError) as e:
                     self._findings.violate(16, ids.text(r["run_id"]), f"inbox row {r['id']} cannot be read: {e}")
                 else:
                     if isinstance(message, SignalMessage):

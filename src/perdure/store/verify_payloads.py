@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from perdure.core import ids
-from perdure.core.errors import PayloadMissing
+from perdure.core.errors import PayloadCorrupt, PayloadKeyMissing, PayloadMissing
 from perdure.core.events import Event
 from perdure.core.invariants import Findings
 from perdure.core.limits import PAYLOAD_CHUNK_BYTES
@@ -91,7 +91,14 @@ class PayloadReader:
         if r["store"]:
             return
         self._findings.examine(STORED)
-        found = r["digest"] if r["size"] <= PAYLOAD_CHUNK_BYTES else await self._digest(r)
+        try:
+            found = r["digest"] or await self._digest(r)
+        except PayloadKeyMissing:
+            self._findings.pass_over(STORED)
+            return
+        except PayloadCorrupt as error:
+            self._violate(r, str(error))
+            return
         if found != r["sha256"]:
             self._violate(r, "its bytes in the database do not have this SHA-256")
 

@@ -35,8 +35,17 @@ class Servers(Fleet):
         lease = {"PERDURE_ENGINE_LEASE_S": f"{self._lease_s}s", "PERDURE_ENGINE_HEARTBEAT_S": f"{self._lease_s / 4}s"}
         return self._start(f"server-{number}", ["server", "--dsn", self.dsn, *arguments], lease)
 
-    def worker(self, addresses: Sequence[str], slots: int = 30, module: str = "harness.flows") -> EngineProcess:
-        arguments = [module, "--server", ",".join(addresses), "--slots", str(slots)]
+    def worker(
+        self, addresses: Sequence[str], slots: int = 30, module: str = "harness.flows", queue: str = ""
+    ) -> EngineProcess:
+        arguments = [
+            module,
+            "--server",
+            ",".join(addresses),
+            "--slots",
+            str(slots),
+            *(["--queue", queue] if queue else []),
+        ]
         return self._start("worker", ["worker", *arguments], {})
 
     def _start(self, name: str, arguments: list[str], environment: dict[str, str]) -> EngineProcess:

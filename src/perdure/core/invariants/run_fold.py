@@ -43,6 +43,8 @@ class RunFold:
         self.last = self.epoch = 0
         self.broken = False
         """An event did not fit; what follows from the fold is not judged any more."""
+        self.closed = False
+        """Its history is encrypted with a key that is not here: of it, the chain alone is judged."""
         self.retries: list[int] = []
         """For each retry the epoch of the run that had failed; what came after is of a later one."""
         self.scheduled: tuple[str, int] | None = None
@@ -109,6 +111,14 @@ class RunFold:
         self.broken = True
         self.last = last
         self._violate(4, f"events {seq}..{last} cannot be read: {why}")
+
+    def unopened(self, seq: int, last: int, epoch: int, at_us: int) -> None:
+        """A history row whose key is missing."""
+        self.broken = self.closed = True
+        self._findings.examine(3)
+        if seq != self.last + 1:
+            self._violate(3, f"event {self.last} is followed by event {seq}")
+        self.last, self.epoch, self.last_epoch, self.last_us = last, max(self.epoch, epoch), epoch, at_us
 
     def _event(self, seq: int, at_us: int, event: ev.Event) -> None:
         f = self._findings
@@ -309,6 +319,8 @@ class RunFold:
                 3,
                 f"the history does not have the row that ended with event {stored.events} when the run was last written",
             )
+        if self.closed:
+            return
         s = self.started
         if s is not None and s.lineage and not self.forked and not self.broken:
             self._violate(6, "the run is a fork, and no event ends the copies")
@@ -442,6 +454,8 @@ def check_deadline(fold: RunFold, stored: StoredRun, now_us: int, findings: Find
 
 def check_keys(fold: RunFold, keys: Sequence[StoredKey], findings: Findings, *, active: bool) -> None:
     """Rows of run_key that name this run. A run that has ended may have passed its key on; so may one that was retried since."""
+    if fold.closed:
+        return
     s = fold.started
     for k in keys:
         findings.examine(2)

@@ -139,7 +139,8 @@ select t.run_id, t.seq, t.attempt from perdure.task_queue t where t.run_id = any
 
 -- name: verify_state
 -- A sealed value is hashed by the reader, once it is opened.
-select s.run_id, s.name, sha256(s.value) as hash, case when substr(s.value, 1, 2) = '\xc150' then s.value end as sealed from perdure.run_state s
+select s.run_id, s.name, sha256(s.value) as hash, case when substr(s.value, 1, 2) = '\xc150' then s.value end as sealed,
+       substr(s.value, 1, 2) = '\xc150' as is_sealed from perdure.run_state s
  where s.run_id = any(:run_ids::uuid[]) and s.value is not null;
 
 -- name: verify_active
@@ -222,11 +223,11 @@ select u.run_id, u.store, u.sha256,
    and (u.run_id >= :dropped::uuid or exists (select from perdure.run_queue q where q.run_id = u.run_id));
 
 -- name: verify_contents
--- A page of content: what is complete in the database, with the digest of its bytes where they are one chunk; and what is used in object
+-- A page of content: what is complete in the database, with the digest of its bytes where they are one chunk that is not sealed; and what is used in object
 -- stores. `lacks`: it refers to content that is not there. `run_id`: one of the runs that use it.
 select p.ns, p.store, p.sha256, p.size, w.run_id,
        case when p.store = '' and p.size <= :chunk_bytes::bigint
-            then (select sha256(c.data) from perdure.payload_chunk c where c.ns = p.ns and c.store = p.store and c.sha256 = p.sha256 and c.n = 0)
+            then (select case when substr(c.data, 1, 2) <> '\xc150' then sha256(c.data) end from perdure.payload_chunk c where c.ns = p.ns and c.store = p.store and c.sha256 = p.sha256 and c.n = 0)
        end as digest,
        exists (select from perdure.payload_part x
                 where x.ns = p.ns and x.store = p.store and x.sha256 = p.sha256
