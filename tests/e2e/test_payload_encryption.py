@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import os
 import secrets
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +22,10 @@ from harness.canary_work import at
 from harness.fleet import violated
 from harness.servers import Servers
 
-from perdure import Approval, Client, Debounce, Signal
+from perdure import Approval, Client, Debounce, Perdure, Signal
+from perdure.errors import Stuck, Unavailable
+from perdure.store import claims
+from perdure.store.sealing.codec import key_of
 from tests.fakes.waiting import until
 
 LEASE_S = 4.0
@@ -56,6 +61,8 @@ KINDS = [
 ]
 """Every kind of user data: one canary each."""
 PG_DUMP = "pg_dump"
+SENDERS, STEPS = 4, 3
+ROTATIONS = int(os.environ.get("PERDURE_KEY_ROTATIONS", "2"))
 heard_late: Signal[str] = Signal("canary_heard_late", str)
 
 
@@ -176,6 +183,158 @@ def spellings(canary: str) -> Iterator[bytes]:
 
 def found_in(dump: bytes, seed: str) -> set[str]:
     return {kind for kind in KINDS if any(s in dump for s in spellings(at(kind, seed)))}
+
+
+def perdure_keys(*arguments: str) -> str:
+    """`perdure keys`, as an operator runs it. PERDURE_PAYLOAD_KEYS says where the master keys are."""
+    command = [sys.executable, "-c", "from perdure.cli.main import main; main()", "keys", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Load:
+    """Runs that are started one after the other by several senders, and must all succeed."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._over = client, asyncio.Event()
+        self._tasks = [asyncio.create_task(self._send(n)) for n in range(SENDERS)]
+        self.succeeded = 0
+
+    async def _send(self, sender: int) -> None:
+        for n in itertools.count():
+            if self._over.is_set():
+                return
+            text = f"load {sender} {n}"
+            key = f"{sender}-{n}"
+            while True:
+                try:
+                    run = await self._client.start(
+                        work.canary_steps.options(key=key, on_conflict="attach"), text, STEPS
+                    )
+                    assert await run.result("60s") == text
+                    break
+                except Unavailable:  # a server was killed; the key makes a repetition the same run
+                    await asyncio.wait([asyncio.create_task(self._over.wait())], timeout=0.2)
+            self.succeeded += 1
+
+    async def more(self, runs: int) -> None:
+        """Until so many more have succeeded."""
+        wanted = self.succeeded + runs
+        await until(lambda: self.succeeded >= wanted or any(t.done() for t in self._tasks), "the load goes on", 60)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def end(self) -> None:
+        self._over.set()
+        await asyncio.gather(*self._tasks)
+
+
+async def _sealed_with(dsn: str) -> set[int]:
+    """Data keys under which rows of the history are."""
+    async with connected(dsn) as c:
+        found = await c.fetch("select distinct body from perdure.history")
+    return {key_of(r["body"]) for r in found}
+
+
+async def test_keys_are_rotated_under_load(
+    dsn: str, tmp_path: Path, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data keys and master keys are replaced while runs go on, and servers are killed meanwhile: no run fails, and in the end the first
+    master key is not needed."""
+    monkeypatch.setenv("PERDURE_DSN", dsn)
+    async with fleet_of(tmp_path / "fleet", dsn, monkeypatch, keys=key_file, servers=2) as (fleet, client, _):
+        load = Load(client)
+        await load.more(SENDERS)
+        first = lines_of(key_file)[0]
+        for number in range(2, ROTATIONS + 2):
+            assert f"data key {number} " in await asyncio.to_thread(perdure_keys, "rotate")
+            await until(lambda n=number: _uses(dsn, n), "engines seal with the new key", 30)
+            await load.more(SENDERS)
+        fleet.engines[0].kill()
+        second = new_key()
+        write_keys(key_file, second, first)
+        rewrapping = asyncio.create_task(asyncio.to_thread(perdure_keys, "rewrap"))
+        again = fleet.server(0)
+        assert f"rewrapped {ROTATIONS + 1} data keys" in await rewrapping
+        write_keys(key_file, second)
+        await until(lambda: fleet.is_up(again, "ready"), "the killed server is back without the first master key", 60)
+        await asyncio.to_thread(perdure_keys, "rotate")
+        await until(lambda: _uses(dsn, ROTATIONS + 2), "engines seal with the last key", 30)
+        fleet.engines[1].kill()
+        await load.more(2 * SENDERS)
+        await load.end()
+        print(f"{load.succeeded} runs succeeded; history under data keys {sorted(await _sealed_with(dsn))}")
+        async with connected(dsn) as c:
+            assert await c.fetchval("select count(*) from perdure.run where status <> 'success'") == 0
+            assert await c.fetchval("select count(*) from perdure.run_queue where stuck is not null") == 0
+        assert await _sealed_with(dsn) == set(range(1, ROTATIONS + 3))
+        listed = await asyncio.to_thread(perdure_keys, "list")
+        assert listed.count("\n") == ROTATIONS + 2 and "encrypts new data" in listed
+        await until(lambda: _at_rest(dsn), "nothing is active", 30)
+        assert not violated(await asyncio.to_thread(fleet.verify, at_rest=False))
+
+
+async def _uses(dsn: str, key_id: int) -> bool:
+    return key_id in await _sealed_with(dsn)
+
+
+async def _at_rest(dsn: str) -> bool:
+    async with connected(dsn) as c:
+        return not await c.fetchval("select count(*) from perdure.run_queue")
+
+
+def lines_of(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if not line.startswith("#")]
+
+
+@asynccontextmanager
+async def without_first_key(dsn: str, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """A program whose master key does not open the data key of a run that it has to go on with. Yields it, the run, and the keys to put
+    into the file so that it can."""
+    monkeypatch.setenv("PERDURE_PAYLOAD_KEYS", f"file:{key_file}")
+    monkeypatch.setenv("PERDURE_DSN", dsn)
+    first, second = lines_of(key_file)[0], new_key()
+    async with Perdure(dsn, queues=["default"]) as client:
+        run = await client.start(work.canary_either, "asked")
+        await until(lambda: _has(dsn, "task_queue", "name = 'canary_queued'"), "the run waits")
+    write_keys(key_file, second, first)
+    await asyncio.to_thread(perdure_keys, "rotate")  # the newest data key is wrapped by the second master key
+    write_keys(key_file, second)
+    async with Perdure(dsn, queues=["default", "canary-nobody"]) as client:
+        yield client, await client.get(run.id), (second, first)
+    async with connected(dsn) as c:
+        assert await c.fetchval("select count(*) from perdure.run where status <> 'success'") == 0
+
+
+async def test_a_run_whose_key_is_missing_is_stuck_and_goes_on_when_it_is_back(
+    dsn: str, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with without_first_key(dsn, key_file, monkeypatch) as (client, run, keys):
+        await client.signal(work.heard, run.id, "said")
+        with pytest.raises(Stuck, match=r"data key 1, which cannot be used here: .* Put the line of that key back"):
+            await run.result("60s")
+        write_keys(key_file, *keys)
+        await until(lambda: _resumed(client), "the run is resumed", 60)
+        assert await run.result("60s") in ("said", "ran")
+
+
+async def test_a_task_whose_key_is_missing_waits_for_it(
+    dsn: str, key_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(claims, "KEY_WAIT_S", 1.0)
+    async with without_first_key(dsn, key_file, monkeypatch) as (_, run, keys):
+        await until(
+            lambda: "waits 1 s for its key: this task input is encrypted" in caplog.text, "the task is put back"
+        )
+        write_keys(key_file, *keys)
+        assert await run.result("60s") == "ran"
+
+
+async def _resumed(client: Perdure) -> bool:
+    """As an operator does it. Refused while the engine does not yet look for the key again."""
+    return (await (await client.bulk("resume", "stuck")).wait()).done == 1
 
 
 @pytest.mark.parametrize("encrypted", [True, False])

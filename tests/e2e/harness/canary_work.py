@@ -52,7 +52,8 @@ def canary_retried(seed: str) -> None:
 
 
 @task(queue="canary-nobody")
-def canary_queued(text: str) -> None: ...
+def canary_queued(text: str) -> str:
+    return "ran"
 
 
 @task
@@ -107,3 +108,27 @@ async def canary_deferred(seed: str, text: str) -> None: ...
 
 @workflow
 async def canary_scheduled(text: str) -> None: ...
+
+
+@task
+def canary_step(text: str, n: int) -> str:
+    return f"{text} {n}"
+
+
+@workflow
+async def canary_steps(text: str, steps: int) -> str:
+    """A run of a load: it reads back what it has stored before."""
+    for n in range(steps):
+        kept.set(f"{text} {n}")
+        assert await canary_step(text, n) == f"{text} {n}"
+    return text
+
+
+@workflow
+async def canary_either(text: str) -> str:
+    """Ends with a signal or with its task, whichever comes first."""
+    done, _ = await asyncio.wait(
+        [asyncio.ensure_future(heard.next()), asyncio.ensure_future(canary_queued(text))],
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    return done.pop().result()
