@@ -20,7 +20,8 @@ from perdure.core.limits import PAYLOAD_KEY_REFRESH_S
 from perdure.core.master_keys import MasterKeys, WrappedKey
 from perdure.store.connections import connect
 from perdure.store.queries import fetch, fetch_row, fetch_value
-from perdure.store.sealing.codec import MARK, WORD, PayloadCodec, word_prefix
+from perdure.store.sealing.codec import MARK, WORD, PayloadCodec, word_prefixes
+from perdure.store.sealing.columns import SEALED, is_text
 from perdure.store.sealing.registry import use_codec
 from perdure.store.sealing.xaes import KEY_BYTES
 
@@ -175,20 +176,15 @@ async def retire(connection: Any, key_id: int) -> None:
 async def uses_of(connection: Any, key_id: int) -> dict[str, int]:
     """table.column -> how many values are sealed with this key."""
     found: dict[str, int] = {}
-    in_bytes, in_words = MARK.hex(), word_prefix(key_id)
-    for c in await fetch(connection, "sealed_columns"):
-        table, column = c["table"], c["column"]
-        if c["type"] == "bytea":
-            condition = (
-                f'substr("{column}", 1, 2) = \'\\x{in_bytes}\' and substr("{column}", 6, 4) = int4send({int(key_id)})'
-            )
-        else:
-            words = [f"\"{column}\"::text like '%{WORD}{word}%'" for word in in_words]
-            condition = " or ".join(words)
-        # Names come from the catalog, and the key's id is a number.
-        n = await connection.fetchval(f'select count(*) from perdure."{table}" where {condition}')
-        if n:
-            found[f"{table}.{column}"] = n
+    words = " or ".join(f"{{column}}::text like '%{WORD}{word}%'" for word in word_prefixes(key_id))
+    in_bytes = f"substr({{column}}, 1, 2) = '\\x{MARK.hex()}' and substr({{column}}, 6, 4) = int4send({int(key_id)})"
+    for row in await fetch(connection, "tables_with_rows", names=list(SEALED)):
+        for column in SEALED[row["of"]]:
+            condition = (words if is_text(row["of"], column) else in_bytes).format(column=f'"{column}"')
+            # Names come from the catalog and from columns.py, and the key's id is a number.
+            n = await connection.fetchval(f'select count(*) from perdure."{row["name"]}" where {condition}')
+            if n:
+                found[f"{row['of']}.{column}"] = found.get(f"{row['of']}.{column}", 0) + n
     return found
 
 

@@ -187,7 +187,7 @@ def from_word(word: str) -> bytes | None:
     return data if len(data) >= _HEAD.size and is_sealed(data) else None
 
 
-def word_prefix(key_id: int) -> list[str]:
+def word_prefixes(key_id: int) -> list[str]:
     """How the words begin that are sealed with a key: nine bytes are twelve characters, so it can be searched for."""
     heads = [
         _HEAD.pack(MARK, FORMAT, flags | ENCRYPTED, number, key_id)
@@ -211,7 +211,7 @@ def _head_of(data: bytes) -> tuple[int, Kind, int]:
         raise PayloadCorrupt("a sealed value in the database was cut short")
     _, version, flags, number, key_id = _HEAD.unpack_from(data)
     kind = BY_NUMBER.get(number)
-    if version != FORMAT or flags & ~_FLAGS or kind is None:
+    if version != FORMAT or flags & ~_FLAGS or kind is None or bool(key_id) != bool(flags & ENCRYPTED):
         raise PayloadCorrupt(
             f"a value in the database is sealed in format {version}.{flags}.{number}, which this version of Perdure does not know, or it was "
             "damaged; upgrade perdure if a newer version wrote it"

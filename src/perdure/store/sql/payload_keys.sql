@@ -28,10 +28,8 @@ update perdure.payload_key set master = :master, wrapped = :wrapped, rewrapped_a
 -- name: delete_payload_key
 delete from perdure.payload_key where id = :id and id < (select max(k.id) from perdure.payload_key k) returning id;
 
--- name: sealed_columns
--- Columns of this schema that can hold sealed values, of tables that hold rows themselves.
-select c.relname as table, a.attname as column, format_type(a.atttypid, null) as type
-  from pg_attribute a join pg_class c on c.oid = a.attrelid
- where c.relnamespace = 'perdure'::regnamespace and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped
-   and format_type(a.atttypid, null) in ('bytea', 'text', 'jsonb')
- order by 1, 2;
+-- name: tables_with_rows
+-- Of these tables those that hold rows themselves: partitions of them, or they.
+select p.relname as name, c.relname as of
+  from pg_class c join pg_class p on p.oid = c.oid or p.oid in (select i.inhrelid from pg_inherits i where i.inhparent = c.oid)
+ where c.relnamespace = 'perdure'::regnamespace and c.relname = any(:names::text[]) and p.relkind = 'r' order by 1;
