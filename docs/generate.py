@@ -58,6 +58,7 @@ ADVICE = {
     "PayloadMismatch": "Annotate with the exact type, or convert before passing on. After a change of signature, let the annotation accept both forms.",
     "PayloadTooLarge": "Name an object store, or pass the data as a blob. See [limits and large data](../how-to/limits-and-large-data.md).",
     "PayloadMissing": "The runs that used it were removed, or it was deleted in the store. Restore it there, then resume the run.",
+    "PayloadKeyMissing": "Put back the key that the message names, then resume runs that are stuck. See [encrypt payloads](../how-to/encrypt-payloads.md).",
     "PayloadCorrupt": "Restore the content from a backup of the store, then resume the run.",
     "NotRegistered": "Import the module that defines it. If two functions claim one name, give one of them `name=`.",
     "AddressRefused": "Allow the host where the worker runs, with `--http-allow` or `PERDURE_HTTP_ALLOW`, if flows are meant to reach it. See [built-in tasks](sdk.md#built-in-tasks).",
