@@ -16,7 +16,7 @@ from perdure.core.version import VERSION
 ROOT = Path(__file__).parents[2]
 WHOLE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CORE: dict[str, Any] = tomllib.loads((ROOT / "packages/core/pyproject.toml").read_text())
-INCLUDED = {"client", "http", "schemas", "webhooks"}
+INCLUDED = {"client", "encryption", "http", "schemas", "webhooks"}
 """Extras of perdure-core that perdure always has."""
 TOUCHED = {
     "cronsim": "core/schedules/cron.py reads the sets that it parses into",

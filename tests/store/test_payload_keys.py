@@ -265,16 +265,16 @@ class Halting(KeyFile):
 async def test_an_interrupted_rewrap_leaves_every_key_usable_and_goes_on(dsn: str, key_file: Path, wraps: int) -> None:
     first = key_file.read_text().strip()
     async with connected(dsn) as c:
-        keys = PayloadKeys(PayloadCodec(), KeyFile(str(key_file)))
+        keys = PayloadKeys(KeyFile(str(key_file)))
         made = [await keys.rotate(c) for _ in range(3)]
         written(key_file, second := new_key(), first)
-        halting = PayloadKeys(PayloadCodec(), Halting(str(key_file), wraps))
+        halting = PayloadKeys(Halting(str(key_file), wraps))
         if wraps < 3:
             with pytest.raises(asyncio.CancelledError):
                 await halting.rewrap(c)
         else:
             assert await halting.rewrap(c) == made
-        reader = PayloadKeys(PayloadCodec(), KeyFile(str(key_file)))
+        reader = PayloadKeys(KeyFile(str(key_file)))
         await reader.load(c, set(made))
         assert set(reader.codec.known()) == set(made)
         assert await keys.rewrap(c) == made[wraps:]
@@ -284,7 +284,7 @@ async def test_an_interrupted_rewrap_leaves_every_key_usable_and_goes_on(dsn: st
 
 
 async def test_an_old_data_key_is_followed_by_a_new_one(dsn: str, key_file: Path) -> None:
-    keys = PayloadKeys(PayloadCodec(), KeyFile(str(key_file)), rotate_after_s=3600)
+    keys = PayloadKeys(KeyFile(str(key_file)), rotate_after_s=3600)
     async with connected(dsn) as c:
         await keys.open(c)
         await keys.refresh(c)
@@ -301,7 +301,7 @@ async def test_a_data_key_is_retired_once_nothing_needs_it(dsn: str, sealing: Pa
         await client.signal(heard, run.id, "!")
         assert await run.result("30s") == "text!"
     async with connected(dsn) as c:
-        keys = PayloadKeys(PayloadCodec(), KeyFile(str(sealing)))
+        keys = PayloadKeys(KeyFile(str(sealing)))
         with pytest.raises(Conflict, match="data key 1 seals new data"):
             await payload_keys.retire(c, 1)
         assert await keys.rotate(c) == 2

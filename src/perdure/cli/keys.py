@@ -106,11 +106,10 @@ def _with_keys(dsn: str | None, where: str | None, act: Callable[[PayloadKeys, A
     from perdure.store.connections import connect
     from perdure.store.migrate import check
     from perdure.store.payload_keys import PayloadKeys
-    from perdure.store.sealing.codec import PayloadCodec
 
     if not where:
         raise InvalidInput("where are the master keys? Give --keys or set PERDURE_PAYLOAD_KEYS, as on the servers")
-    known = PayloadKeys(PayloadCodec(), master_keys(where, os.environ))
+    known = PayloadKeys(master_keys(where, os.environ))
 
     async def run(address: str) -> T:
         await check(address)

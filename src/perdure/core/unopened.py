@@ -7,7 +7,7 @@ from perdure.core.errors import PerdureError
 
 class Unopened(bytes):
     """The sealed bytes, in place of their content, because their key is missing or they were changed. A reader that asks for them by name
-    gets the error; a record that holds them is met by whoever decodes it, so that one such row does not keep others from being read."""
+    gets the error; a record that holds them is met where it is decoded, so that one such row does not keep others from being read."""
 
     error: PerdureError
 

@@ -1,6 +1,6 @@
 """Data keys of a database: which one seals, how new ones are made, and how master keys take each other's place.
 
-A data key is made by whoever notices that there is none, or that the newest is too old; an advisory lock lets one process do so. Its row is
+A process that finds no data key, or the newest too old, makes one; an advisory lock lets one process at a time do so. Its row is
 committed before anything is sealed with it. Engines look for a newer key with their heartbeat, and a reader that meets a key it does not know
 reads its row. So a rotation is one insert, and no engine has to hear of it in time.
 """
@@ -46,10 +46,10 @@ class PayloadKeyItem(msgspec.Struct, frozen=True):
 class PayloadKeys:
     """The keys of one database in this process."""
 
-    def __init__(self, codec: PayloadCodec, master: MasterKeys, rotate_after_s: float = 0.0) -> None:
+    def __init__(self, master: MasterKeys, compress_from: int = 0, rotate_after_s: float = 0.0) -> None:
         """`rotate_after_s`: the age at which a data key is followed by a new one; 0: only `perdure keys rotate` makes one."""
-        self.codec, self._master, self._rotate_after_s = codec, master, rotate_after_s
-        codec.load, codec.refresh = self.load, self.refresh
+        self._master, self._rotate_after_s = master, rotate_after_s
+        self.codec = PayloadCodec(compress_from, self.load, self.refresh)
         self._loading = asyncio.Lock()
         self._tried_s: dict[int, float] = {}
         self._refreshed_s = -TRY_AGAIN_S
@@ -198,25 +198,21 @@ async def use_payload_keys(
     if master is None and not compress_from:
         use_codec(dsn, PayloadCodec())
         return None
-    codec = PayloadCodec(compress_from)
+    keys = PayloadKeys(master, compress_from, rotate_after_s) if master is not None else None
     connection = await connect(dsn)
     try:
         await _check_finished(connection)
-        keys = None
-        if master is not None:
-            keys = PayloadKeys(codec, master, rotate_after_s)
+        if keys is not None:
             await keys.open(connection)
     finally:
         await connection.close(timeout=10)
-    use_codec(dsn, codec)
+    use_codec(dsn, keys.codec if keys is not None else PayloadCodec(compress_from))
     return keys
 
 
 def read_with_keys(dsn: str, master: MasterKeys) -> None:
     """From now on the connections of this process to this database open what these keys open, and seal nothing."""
-    codec = PayloadCodec()
-    PayloadKeys(codec, master)
-    use_codec(dsn, codec)
+    use_codec(dsn, PayloadKeys(master).codec)
 
 
 async def _check_finished(connection: Any) -> None:

@@ -42,12 +42,14 @@ from perdure.core.invariants import (
     check_executions,
     check_keys,
     check_promises,
+    unopened,
+    unreadable,
 )
 from perdure.core.messages import SignalMessage
 from perdure.core.payloads import MARK
 from perdure.store.connections import connect
 from perdure.store.queries import fetch, fetch_row, fetch_value, opened, queries
-from perdure.store.verify_payloads import KnownStores, PayloadReader
+from perdure.store.verify_payloads import KnownStores, PayloadReader, state_hash
 from perdure.store.words import run_status, task_status
 from perdure.wire.codec import decode_events, decode_message, decode_row
 
@@ -97,16 +99,6 @@ async def verify(
     finally:
         await connection.close(timeout=10)
     return list(findings.tallies.values())
-
-
-def _state_hash(r: Any) -> bytes:
-    if r["is_sealed"]:
-        try:
-            return sha256(r["sealed"]).digest()
-        except PayloadKeyMissing:
-            return b""
-    stored: bytes = r["hash"]
-    return stored
 
 
 class _ByRun:
@@ -256,7 +248,7 @@ class _Reader:
             page.attempts[r["run_id"]].append(StoredAttempt(r["seq"], r["epoch"], r["attempt"], r["outcome"]))
         for r in await fetch(self._c, "verify_state", run_ids=run_ids):
             if not page.folds[r["run_id"]].closed:
-                page.state[r["run_id"]][r["name"]] = _state_hash(r)
+                page.state[r["run_id"]][r["name"]] = state_hash(r)
         for r in await fetch(self._c, "verify_keys", run_ids=run_ids):
             page.keys[r["run_id"]].append(StoredKey(r["ns"], r["key"], r["input_hash"]))
         for r in await fetch(self._c, "verify_promises", run_ids=run_ids):
@@ -285,9 +277,9 @@ class _Reader:
         except PayloadKeyMissing:
             if not fold.closed:
                 self._findings.pass_over(4)
-            fold.unopened(r["seq"], r["last"], r["epoch"], r["at"])
+            unopened(fold, r["seq"], r["last"], r["epoch"], r["at"], self._findings)
         except (InvalidInput, PayloadCorrupt, msgspec.DecodeError) as e:
-            fold.unreadable(r["seq"], r["last"], str(e))
+            unreadable(fold, r["seq"], r["last"], str(e), self._findings)
         else:
             fold.row(r["seq"], r["last"], r["epoch"], r["at"], events)
             if MARK in body:

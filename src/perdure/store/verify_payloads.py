@@ -136,3 +136,14 @@ class PayloadReader:
         where = f" in {r['store']}" if r["store"] else ""
         run = ids.text(r["run_id"]) if r["run_id"] else ""
         self._findings.violate(STORED, run, f"content {r['sha256'].hex()}{where}: {what}")
+
+
+def state_hash(r: Any) -> bytes:
+    """Of a row of verify_state; of a sealed value it is made here."""
+    if r["is_sealed"]:
+        try:
+            return sha256(r["sealed"]).digest()
+        except PayloadKeyMissing:
+            return b""
+    stored: bytes = r["hash"]
+    return stored

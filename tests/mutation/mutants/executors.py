@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         "payloads-of-histories-not-used",
         "engine/runs/run.py",
-        "            if MARK in body:\n                batch.use(run.id",
+        "            if MARK in plain:\n                batch.use(run.id",
         "            if False:\n                batch.use(run.id",
         "e2e/test_payloads.py",
     ),

@@ -24,7 +24,7 @@ BOUND_TO: Final = b"perdure data key"
 NONCE_BYTES: Final = 12
 ID_CHARS: Final = 8
 OTHERS: Final = stat.S_IRWXG & ~stat.S_IRGRP | stat.S_IRWXO
-"""Rights that the file may not give: the group may read, as files of secrets in Kubernetes let it, and nobody else may do anything."""
+"""Rights that the file may not give: the group may read, as files of secrets in Kubernetes let it, and others nothing at all."""
 
 
 class KeyFile:

@@ -33,7 +33,7 @@ from perdure.core.invariants.rows import (
     TaskColumns,
     TaskPath,
 )
-from perdure.core.invariants.run_fold import RunFold, check_deadline, check_keys, check_promises
+from perdure.core.invariants.run_fold import RunFold, check_deadline, check_keys, check_promises, unopened, unreadable
 
 __all__ = [
     "AT_REST",
@@ -62,4 +62,6 @@ __all__ = [
     "check_executions",
     "check_keys",
     "check_promises",
+    "unopened",
+    "unreadable",
 ]

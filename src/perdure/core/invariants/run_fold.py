@@ -106,20 +106,6 @@ class RunFold:
         for i, event in enumerate(events):
             self._event(seq + i, at_us, event)
 
-    def unreadable(self, seq: int, last: int, why: str) -> None:
-        """A history row that cannot be decoded."""
-        self.broken = True
-        self.last = last
-        self._violate(4, f"events {seq}..{last} cannot be read: {why}")
-
-    def unopened(self, seq: int, last: int, epoch: int, at_us: int) -> None:
-        """A history row whose key is missing."""
-        self.broken = self.closed = True
-        self._findings.examine(3)
-        if seq != self.last + 1:
-            self._violate(3, f"event {self.last} is followed by event {seq}")
-        self.last, self.epoch, self.last_epoch, self.last_us = last, max(self.epoch, epoch), epoch, at_us
-
     def _event(self, seq: int, at_us: int, event: ev.Event) -> None:
         f = self._findings
         f.examine(5)
@@ -441,6 +427,22 @@ class RunFold:
             self._violate(21, "active and due, and no engine owns it")
         elif gone:
             self._violate(21, f"waits for child {gone[0]}, which is not active any more")
+
+
+def unreadable(fold: RunFold, seq: int, last: int, why: str, findings: Findings) -> None:
+    """A history row that cannot be decoded."""
+    fold.broken = True
+    fold.last = last
+    findings.violate(4, fold.text, f"events {seq}..{last} cannot be read: {why}")
+
+
+def unopened(fold: RunFold, seq: int, last: int, epoch: int, at_us: int, findings: Findings) -> None:
+    """A history row whose key is missing."""
+    fold.broken = fold.closed = True
+    findings.examine(3)
+    if seq != fold.last + 1:
+        findings.violate(3, fold.text, f"event {fold.last} is followed by event {seq}")
+    fold.last, fold.epoch, fold.last_epoch, fold.last_us = last, max(fold.epoch, epoch), epoch, at_us
 
 
 def check_deadline(fold: RunFold, stored: StoredRun, now_us: int, findings: Findings) -> None:

@@ -41,6 +41,7 @@ COMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Load = Callable[[Any, set[int]], Awaitable[None]]
 """Make data keys of these ids known, over this connection."""
+Refresh = Callable[[Any], Awaitable[None]]
 
 
 class _Zstd(threading.local):
@@ -78,10 +79,10 @@ async def _no_refresh(_: Any) -> None:
 class PayloadCodec:
     """Seals and opens for one database. Without a key and without compression it seals nothing, and opens what needs no key."""
 
-    def __init__(self, compress_from: int = 0, load: Load = _no_keys) -> None:
+    def __init__(self, compress_from: int = 0, load: Load = _no_keys, refresh: Refresh = _no_refresh) -> None:
         """`compress_from`: values of so many bytes are compressed; 0: none."""
         self.load = load
-        self.refresh: Callable[[Any], Awaitable[None]] = _no_refresh
+        self.refresh = refresh
         """Look for a newer data key; called with the heartbeat of an engine."""
         self.compress_from = compress_from
         self._zstd = _Zstd() if compress_from else None

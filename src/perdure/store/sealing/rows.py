@@ -1,7 +1,7 @@
 """Parameters and rows of the named queries: where values are sealed on their way to the database, and opened on their way back.
 
 A statement says in its file which of its parameters hold user data: `-- seals: input task_input, tasks.error error`. What comes back is
-recognized by its first bytes, in the columns named below, whichever statement reads it. What a value is bound to is taken from its
+recognized by its first bytes, in the columns named below, of any statement. What a value is bound to is taken from its
 row, or else from the arguments of the statement.
 """
 
