@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core.api import runs
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.retry import End, TaskOptions
 from perdure.core.secrets import SecretPlace
 from perdure.core.work import Activation, Assignment, Beat, Decided, LogChunk, LogLine, Report, ServedCode
-from perdure.wire import protocol
+from perdure.wire import acts, protocol
 from perdure.wire.parts import _SIZES, activation_parts, activation_size, decision_parts
 from perdure.wire.pb import worker_pb2
 from perdure.wire.protocol import Down, Hello, Up, Welcome
@@ -27,6 +28,7 @@ from perdure.wire.protocol import Down, Hello, Up, Welcome
 ROOT = Path(__file__).parents[2]
 RUN = bytes(range(16))
 CODE = ServedCode(version="1", hash="ab", pinned=True, build_id="b1", control=b"{}", parameters=b"[]")
+START = runs.StartRequest(workflow="f", version="1", input=b"[]")
 FAILURE = Failure("task_failed", "boom", "ValueError", "trace")
 
 
@@ -93,6 +95,51 @@ def test_a_history_this_worker_cannot_read_is_told_apart_from_the_others() -> No
     down = protocol.decode_down(m.SerializeToString())
     assert [(number, run_id) for number, run_id, _ in down.unreadable] == [(4, RUN), (5, RUN)]
     assert [number for number, _, _ in down.activations] == [6]
+
+
+def test_a_decision_this_server_cannot_read_is_told_apart_from_all_else_that_its_worker_says() -> None:
+    m = worker_pb2.FromWorker(reports_number=3)
+    m.decisions.add(run_id=RUN, number=4, commands=b"\x01" + msgspec.msgpack.encode([[250, "from the future"]]))
+    m.decisions.add(run_id=RUN, number=5, commands=b"\x09")
+    m.decisions.add(run_id=RUN, number=6, commands=b"\x01" + msgspec.msgpack.encode([cm.CompleteRun(b"1")]))
+    m.reports.add(run_id=RUN, seq=1, attempt=1, end=worker_pb2.END_SUCCESS)
+    m.reports.add(run_id=RUN, seq=2, attempt=1, end=250)  # type: ignore[arg-type]
+    up = protocol.decode_up(m.SerializeToString())
+    codes = [(number, d.commands, d.stuck and d.stuck.code) for number, d, _ in up.decisions]
+    assert codes == [(4, [], "unreadable_decision"), (5, [], "unreadable_decision"), (6, [cm.CompleteRun(b"1")], None)]
+    assert [(r.end, r.failure is None) for r in up.reports] == [(End.SUCCESS, True), (End.ERROR, False)]
+
+
+def fields_of_a_later_version(data: bytes) -> bytes:
+    """The same message with fields 1000 (a number) and 1001 (bytes), as a newer peer might send it."""
+    return data + b"\xc0\x3e\x07" + b"\xca\x3e\x03new"
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    up = Up(
+        hello=Hello(RUN, "w", "h", 7, "x", 3, [], {"f": CODE}, [], build_id="b1"), beats=[Beat(RUN, 1, 2)], alive=True
+    )
+    down = Down(welcome=Welcome("s", 1, 2), cancels=[(RUN, 1, 2)], acked=7)
+    assert protocol.decode_up(fields_of_a_later_version(protocol.encode_up(up))) == up
+    assert protocol.decode_down(fields_of_a_later_version(protocol.encode_down(down))) == down
+    inner = worker_pb2.FromWorker.FromString(protocol.encode_up(up))
+    inner.hello.MergeFromString(fields_of_a_later_version(b""))
+    inner.beats[0].MergeFromString(fields_of_a_later_version(b""))
+    assert protocol.decode_up(inner.SerializeToString()) == up
+    call, reply = acts.Call(1, "run.start", b"x"), acts.Reply(1, b"x")
+    assert acts.decode_calls(fields_of_a_later_version(acts.encode_calls([call]))) == ([call], [])
+    assert acts.decode_replies(fields_of_a_later_version(acts.encode_replies([reply]))) == [reply]
+    assert acts.decode_call(fields_of_a_later_version(acts.encode_call(runs.START, START))) == (
+        "run.start",
+        acts.encode(START),
+    )
+
+
+def test_a_request_and_a_reply_of_a_later_version_are_read_without_its_fields() -> None:
+    newer = msgspec.msgpack.encode(msgspec.to_builtins(START, builtin_types=(bytes,)) | {"of_a_later_version": [1, {}]})
+    assert acts.decode_request(runs.START, newer) == START
+    reply = msgspec.msgpack.encode({"run_id": RUN, "of_a_later_version": "x"})
+    assert acts.decode_reply(runs.START, reply).run_id == RUN
 
 
 def test_a_failed_attempt_always_has_a_reason() -> None:

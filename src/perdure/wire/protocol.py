@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from perdure.core.commands import Command
 from perdure.core.declared import KEY
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.limits import WAITING_NAMES_MAX
@@ -33,6 +34,8 @@ from perdure.wire.codec import decode_commands, decode_recorded, encode_commands
 from perdure.wire.pb import worker_pb2 as pb
 
 PROTOCOL: Final = 1
+PROTOCOL_OLDEST: Final = 1
+"""Of a worker that a server serves: when PROTOCOL rises, workers of the version before go on until they are upgraded."""
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one message on the stream; both sides refuse larger ones."""
 PART_BYTES: Final = 1024 * 1024
@@ -195,14 +198,7 @@ def decode_up(data: bytes) -> Up:
         decisions=[
             (
                 d.number,
-                Decided(
-                    d.run_id,
-                    decode_commands(d.commands) if d.commands else [],
-                    _failure_of(d.stuck) if d.HasField("stuck") else None,
-                    d.operations,
-                    d.number == 0,
-                    list(d.waiting[:WAITING_NAMES_MAX]) if d.waiting else [],
-                ),
+                _decided(d),
                 d.more,
             )
             for d in m.decisions
@@ -224,21 +220,35 @@ def decode_up(data: bytes) -> Up:
     )
 
 
+def _decided(d: pb.Decision) -> Decided:
+    """Commands of a newer worker that this server cannot read concern their run, and not the stream with all other work of the worker."""
+    stuck = _failure_of(d.stuck) if d.HasField("stuck") else None
+    commands: list[Command] = []
+    try:
+        commands = decode_commands(d.commands) if d.commands else []
+    except (msgspec.DecodeError, InvalidInput) as e:
+        stuck = Failure("unreadable_decision", f"this server cannot read what the run's code decided, upgrade it: {e}")
+    waiting = list(d.waiting[:WAITING_NAMES_MAX]) if d.waiting else []
+    return Decided(d.run_id, commands, stuck, d.operations, d.number == 0, waiting)
+
+
 def _reason(r: pb.Report) -> Failure | None:
     """The failure of a failed attempt; a default where the worker sent none."""
     if r.HasField("failure"):
         return _failure_of(r.failure)
+    if r.end not in _END_OF:
+        return Failure(
+            "task_failed", f"the worker reported an end {r.end}, which this server does not know: upgrade it"
+        )
     return _NO_REASON if r.end in (pb.END_ERROR, pb.END_FINAL_ERROR, pb.END_JOB_LOST) else None
 
 
 _NO_REASON: Final = Failure("task_failed", "the worker reported a failure and gave no reason")
 
 
-def _end(number: int) -> End:
-    try:
-        return _END_OF[number]  # type: ignore[index]
-    except KeyError:
-        raise InvalidInput(f"a report ends with {number}, which this server does not know") from None
+def _end(number: pb.End.ValueType) -> End:
+    """An end of a newer worker counts as a failure: refused, the worker would report it for ever."""
+    return _END_OF.get(number, End.ERROR)
 
 
 def _hello(h: Hello) -> pb.Hello:

@@ -10,12 +10,14 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
+import msgspec
+
 from perdure.core.api import runs
 from perdure.core.api.act import Act
 from perdure.core.deadlines import call_timeout_s, given_up, unanswered
 from perdure.core.durations import Duration
 from perdure.core.error_codes import error_for
-from perdure.core.errors import Unavailable
+from perdure.core.errors import PerdureError, Unavailable
 from perdure.sdk.client.backend import Backend, ambient
 from perdure.sdk.client.base import ClientBase
 from perdure.sdk.client.channel import Access, Tls, access
@@ -110,6 +112,11 @@ class RemoteBackend:
         while True:
             try:
                 return acts.decode_reply(act, await self._answered(act, request, data, limit_s))
+            except msgspec.DecodeError as e:
+                # It was carried out: what is missing is that this client knows what a newer server may answer.
+                raise PerdureError(
+                    f"the server's answer to {act.name} cannot be read, upgrade perdure here: {e}"
+                ) from e
             except Unavailable:
                 if act is not runs.RESULT or not self._was_there:
                     raise

@@ -11,7 +11,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.limits import BUILD_ID_CHARS_MAX
 from perdure.core.names import checked_name
 from perdure.core.work import VERSION_PREFIX, is_flow
-from perdure.wire.protocol import PROTOCOL, SERVED_MAX, TASK_SCHEMAS_BYTES_MAX, Hello
+from perdure.wire.protocol import PROTOCOL, PROTOCOL_OLDEST, SERVED_MAX, TASK_SCHEMAS_BYTES_MAX, Hello
 
 SLOTS_MAX: Final = 10_000
 """Slots of one worker."""
@@ -19,8 +19,9 @@ SLOTS_MAX: Final = 10_000
 
 def check_hello(h: Hello) -> None:
     """Refuse a worker that cannot be served, with the reason, before it is registered."""
-    if h.protocol != PROTOCOL:
-        raise InvalidInput(f"this worker speaks protocol {h.protocol}, this server {PROTOCOL}; upgrade the older one")
+    if not PROTOCOL_OLDEST <= h.protocol <= PROTOCOL:
+        spoken = f"{PROTOCOL_OLDEST} to {PROTOCOL}" if PROTOCOL_OLDEST < PROTOCOL else str(PROTOCOL)
+        raise InvalidInput(f"this worker speaks protocol {h.protocol}, this server {spoken}; upgrade the older one")
     if len(h.worker_id) != 16:
         raise InvalidInput("worker_id must be 16 bytes")
     if not 1 <= h.slots <= SLOTS_MAX:
