@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import msgspec
 
@@ -127,10 +127,14 @@ def _validator(schema: bytes) -> jsonschema_rs.Validator:
         formats={"decimal": _is_decimal},  # what a Decimal of Python is called
         validate_formats=True,
         ignore_unknown_formats=False,
-        offline=True,
+        retriever=_fetches_nothing,
         pattern_options=package.RegexOptions(size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX),
     )
     return validator
+
+
+def _fetches_nothing(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is not fetched")
 
 
 def _is_decimal(text: str) -> bool:
@@ -219,6 +223,7 @@ def _schema_said(schema: Any, error: Exception) -> tuple[tuple[str | int, ...], 
         return (), "the schema is nested too deep"
     path = cast(tuple[str | int, ...], tuple(getattr(error, "instance_path", ())))
     message = str(getattr(error, "message", error)).partition("\n")[0]
+    path = path or _place_of(schema, (), message) or ()
     word = str(path[-1]) if path else ""
     value = schema
     for part in path:
@@ -234,6 +239,24 @@ def _schema_said(schema: Any, error: Exception) -> tuple[tuple[str | int, ...], 
             "backreferences, and not too large"
         )
     return path, f"this is not valid JSON Schema: {message[:500]}"
+
+
+def _place_of(schema: Any, path: tuple[str | int, ...], message: str) -> tuple[str | int, ...] | None:
+    """Where the format or pattern stands that jsonschema-rs before 0.60 only names. langgraph-api needs those versions."""
+    rules = cast(Mapping[str, Any], schema)
+    for word, said in (("format", "Unknown format: {!r}"), ("pattern", '{} is not a "regex"')):
+        value = rules.get(word)
+        written = value if word == "format" else msgspec.json.encode(value).decode()
+        if isinstance(value, str) and message.startswith(said.format(written)):
+            return (*path, word)
+    patterns = rules.get("patternProperties")
+    for pattern in cast(Mapping[str, Any], patterns) if isinstance(patterns, Mapping) else ():
+        if message.startswith(f'{msgspec.json.encode(pattern).decode()} is not a "regex"'):
+            return (*path, "patternProperties", pattern)
+    places = (
+        _place_of(inner, (*path, key, *at), message) for key, at, inner in _inner(rules) if isinstance(inner, Mapping)
+    )
+    return next((place for place in places if place is not None), None)
 
 
 def kind_of(value: Any) -> str:
