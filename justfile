@@ -100,6 +100,10 @@ coverage:
 matrix *args:
     uv run python tests/matrix.py {{args}}
 
+# What macOS and Windows support, on such a machine.
+elsewhere:
+    uv run --no-default-groups --extra postgres python tests/elsewhere.py
+
 fmt:
     uv run ruff format {{sources}}
     uv run ruff check --fix {{sources}}
@@ -115,6 +119,26 @@ wheel: ui-build
 # Into dist/, for a release.
 build: ui-build
     uv build --all-packages
+
+# What both packages are installed with, as CycloneDX documents beside the wheels in dist/.
+sbom: ui-build
+    uv run python tools/sbom.py dist
+
+# Licences of all dependencies. Refuses one that what is always installed may not have.
+licences file="dist/licences.md":
+    uv run python tools/licences.py {{file}}
+
+# SHA-256 of all files in dist/, beside them.
+hashes:
+    cd dist && sha256sum -- *.whl *.tar.gz *.cdx.json *.md > SHA256SUMS
+
+# The files in dist/ become those of a release on GitHub. Run by the release workflow, after PyPI has the packages.
+attach tag:
+    gh release create {{tag}} dist/* --verify-tag --generate-notes
+
+# Perdure and packages that pin gRPC, protobuf or JSON Schema can be installed together, in their newest versions.
+resolves:
+    uv run python tests/resolve.py
 
 # The web UI with hot reload on http://127.0.0.1:5173, against a running `perdure dev` or server.
 ui server="http://127.0.0.1:8600": ui-install
