@@ -25,7 +25,7 @@ rest: checks test-rest
 
 checks: types contracts ui-check wheel protobuf6-wire mutate-sample
 
-# Debian packages by name: PostgreSQL, Prometheus, PgBouncer and Podman, of which the tests start their own, busybox for its images, and Chromium. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
+# Debian packages by name: PostgreSQL, Prometheus, PgBouncer, Redis and Podman, of which the tests start their own, busybox for its images, and Chromium. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
     #!/usr/bin/env bash
     set -euo pipefail
@@ -40,6 +40,7 @@ setup postgres="":
     fi
     { command -v promtool && command -v prometheus; } >/dev/null || missing+=(prometheus)
     { command -v pgbouncer || [ -x /usr/sbin/pgbouncer ]; } >/dev/null || missing+=(pgbouncer)
+    command -v redis-server >/dev/null || missing+=(redis-server)
     command -v podman >/dev/null || missing+=(podman)
     { command -v runc || [ -x /usr/sbin/runc ]; } >/dev/null || missing+=(runc)
     command -v busybox >/dev/null || missing+=(busybox-static)
@@ -158,6 +159,10 @@ ui-check: ui-build
     npm --prefix ui run --silent check
     npm --prefix ui run --silent test
     npm --prefix ui run --silent size
+
+# The example programs of docs/compare on Celery, Airflow, Temporal, Prefect and DBOS, installed into .venv-compare, and on Perdure.
+compare *args:
+    PERDURE_PEERS=1 uv run pytest -q tests/compare {{args}}
 
 # As `wheel`, for what `build` made; its version must be the tag's.
 smoke tag:

@@ -1,0 +1,55 @@
+"""The programs of examples/migrate as processes: the same order in another tool, before, and in Perdure, after."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cli.live import clean_environment
+
+ROOT = Path(__file__).parents[2]
+MIGRATE = ROOT / "examples" / "migrate"
+PEERS = ("celery", "airflow", "temporal", "prefect", "dbos")
+COMMAND_S_MAX = 240.0
+
+
+def environment(ledger: Path) -> dict[str, str]:
+    """What every program needs beside the address of its server."""
+    return {"SHOP_LEDGER": str(ledger), "PYTHONPATH": str(MIGRATE), "PYTHONWARNINGS": "default"}
+
+
+def call(command: Sequence[str | Path], cwd: Path, variables: dict[str, str]) -> list[str]:
+    """The lines that a command of a program prints."""
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env=clean_environment() | variables,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.splitlines()
+
+
+def fulfilled(number: str) -> str:
+    """The result of an order, in every program."""
+    return f"order {number}: parcel-{number}, 430.00 paid, approved by ada"
+
+
+def effects(number: str) -> list[str]:
+    """What an order does, in every program: each once."""
+    return [
+        f"asked: {number} 430.00",
+        f"charged: {number} 430.00",
+        f"no answer: {number} desk",
+        f"reserved: {number} book x 2",
+        f"reserved: {number} desk x 1",
+        f"shipped: {number}",
+    ]
+
+
+SOLD = "1 orders, 430.00"
+"""The nightly report, after one order."""
