@@ -9,6 +9,7 @@
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
     docs/how-to/add-to-fastapi.md  what Perdure changes in an application, from examples/fastapi_shop; the prose is written by hand
     docs/how-to/add-to-django.md   what Perdure changes in an application, from examples/django_library; the prose is written by hand
+    docs/compare/                  the programs of examples/migrate; the prose around them is written by hand
 
 Meanings are read from the code: the docstring of an error class, the string below a constant or a field. What only a
 reader of the docs needs (what to do about an error) is in the tables here; a class without an entry stops the generator.
@@ -621,6 +622,29 @@ def changes_page(current: str, example: str) -> str:
     return current
 
 
+# -- the same program in another tool ----------------------------------------------------------------------------------
+
+MIGRATE = EXAMPLES / "migrate"
+PEERS = ("celery", "airflow", "temporal", "prefect", "dbos")
+
+
+def program_page(current: str, *files: Path) -> str:
+    """Whole programs. The tests of the documentation do not run them, because tests/compare does."""
+    for file in files:
+        text = f"\n<!-- no-run: tests/compare runs this program -->\n```python\n{file.read_text().rstrip()}\n```\n"
+        current = _put(current, f"<!-- written by docs/generate.py: {file.relative_to(MIGRATE)} -->", text)
+    return current
+
+
+def comparison_pages() -> dict[Path, str]:
+    compare = DOCS / "compare"
+    files = {
+        compare / f"from-{peer}.md": [MIGRATE / peer / f"{name}.py" for name in ("before", "after")] for peer in PEERS
+    }
+    files[compare / "index.md"] = [MIGRATE / "shop.py"]
+    return {page: program_page(page.read_text(), *programs) for page, programs in files.items()}
+
+
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
     life, worker = DOCS / "concepts" / "lifecycles.md", DOCS / "reference" / "worker-protocol.md"
@@ -638,6 +662,7 @@ def pages() -> dict[Path, str]:
         worker: protocol_page(worker.read_text()),
         fastapi: changes_page(fastapi.read_text(), "fastapi_shop"),
         django: changes_page(django.read_text(), "django_library"),
+        **comparison_pages(),
     }
 
 

@@ -37,7 +37,9 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert not lost, f"no page leads to {lost}"
 
 
-PAGES = sorted(page for folder in ("concepts", "how-to", "reference") for page in (DOCS / folder).glob("*.md"))
+PAGES = sorted(
+    page for folder in ("compare", "concepts", "how-to", "reference") for page in (DOCS / folder).glob("*.md")
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
