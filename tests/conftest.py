@@ -60,7 +60,20 @@ settings.load_profile("perdure")
 
 # Side by side, file by file: what takes longest begins first, so that no process of pytest-xdist is left alone with it at the end. A cluster of
 # Ray takes half a minute of processor time to start: its tests share one, among tests that mostly wait.
-ORDER = ("executors/ray", "check", "executors", "ui", "docs", "cli", "flows", "e2e", "bench", "server", "store")
+ORDER = (
+    "executors/ray",
+    "check",
+    "compare",
+    "executors",
+    "ui",
+    "docs",
+    "cli",
+    "flows",
+    "e2e",
+    "bench",
+    "server",
+    "store",
+)
 TOGETHER = ("executors/ray", "check")
 
 

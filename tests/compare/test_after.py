@@ -46,7 +46,6 @@ def check(
         first.stop(signal.SIGKILL)
     with start() as second:
         second.until(ready)
-        command("order", number)  # as a repeated request does
         assert command("approve", number, "ada")[-1] == fulfilled(number)
         assert command("report") == [SOLD]
         assert sorted(Path(variables["SHOP_LEDGER"]).read_text().splitlines()) == effects(number)
