@@ -23,7 +23,14 @@ from typing import Any, Final
 
 from perdure.store.sealing.codec import PayloadCodec
 from perdure.store.sealing.kinds import HISTORY, binding
-from perdure.store.sealing.rows import has_sealed, open_rows, opened_columns, seal_arguments, sealed_parameters
+from perdure.store.sealing.rows import (
+    has_sealed,
+    is_marked,
+    open_rows,
+    opened_columns,
+    seal_arguments,
+    sealed_parameters,
+)
 
 _NAME: Final = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|(?<![:\w]):(?P<name>[a-z]\w*)(?:\.(?P<column>[a-z]\w*))?")
@@ -36,7 +43,7 @@ _NO_CODEC: Final = PayloadCodec()
 class SqlQuery:
     """One statement, prepared once per connection by the driver."""
 
-    __slots__ = ("columns", "has_sealed_bytes", "name", "opens", "seals", "sql", "tables")
+    __slots__ = ("columns", "name", "opens", "seals", "sql", "tables", "user_bytes")
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -48,10 +55,15 @@ class SqlQuery:
                 if match["column"] is not None and match["column"] not in known:
                     self.columns[match["name"]] = (*known, match["column"])
         self.seals = sealed_parameters(", ".join(_SEALS.findall(text)))
-        self.has_sealed_bytes = any(not one.kind.in_text for one in self.seals)
         self.opens: tuple[str, ...] | None = None
         """Columns of its rows that may hold sealed values; None until it has returned a row."""
         self.tables = frozenset(_TABLE.findall(text))
+        self.user_bytes = tuple(
+            (one.parameter, self.columns[one.parameter].index(one.column) if one.column else None)
+            for one in self.seals
+            if not one.kind.in_text
+        )
+        """Parameters with bytes of users, and their place in the tuples."""
         numbers: dict[str, int] = {}
         for parameter, columns in self.columns.items():
             for column in columns or ("",):
@@ -109,7 +121,7 @@ def bound_arguments(connection: Any, query: SqlQuery, args: Mapping[str, Any]) -
     """The arguments as they are sent, with user data sealed."""
     if query.seals:
         codec = codec_of(connection)
-        if codec.encrypts or query.has_sealed_bytes:
+        if codec.writes or (query.user_bytes and is_marked(query.user_bytes, args)):
             args = seal_arguments(codec, query.seals, query.columns, args)
     return query.bind(args)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.errors import PayloadCorrupt, PayloadKeyMissing
 from perdure.core.unopened import Unopened, unopened
-from perdure.store.sealing.codec import JSON, QUOTED, WORD, WORDS, PayloadCodec, from_word, is_sealed
+from perdure.store.sealing.codec import JSON, MARK, QUOTED, WORD, WORDS, PayloadCodec, from_word, is_sealed
 from perdure.store.sealing.kinds import KINDS, Kind, binding
 
 BYTES: Final = frozenset(
@@ -93,6 +93,18 @@ class OpenedRow:
 # out
 
 
+def is_marked(places: Sequence[tuple[str, int | None]], args: Mapping[str, Any]) -> bool:
+    """Whether bytes of a user look sealed, so that they must be wrapped although nothing is sealed."""
+    for parameter, place in places:
+        given = args.get(parameter)
+        if not given:
+            continue
+        values = [given] if place is None else [row[place] for row in map(tuple, given)]
+        if any(value is not None and value[:2] == MARK for value in values):
+            return True
+    return False
+
+
 def seal_arguments(
     codec: PayloadCodec, seals: Sequence[Sealed], columns: Mapping[str, tuple[str, ...]], args: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -165,7 +177,7 @@ def has_sealed(rows: Sequence[Any], columns: Sequence[str]) -> bool:
         for name in columns:
             value = row[name]
             if type(value) is bytes:
-                if value[:2] == b"\xc1P":
+                if value[:2] == MARK:
                     return True
             elif type(value) is str and WORD in value:
                 return True
