@@ -197,6 +197,13 @@ bench-record *args:
     uv run perdure bench --json {{args}} | uv run python docs/benchmarks.py append
     uv run python docs/benchmarks.py draw
 
+# Measures what runs and tasks cost, for `perdure plan`, and rewrites the pages that show it. For a machine with nothing else to do.
+costs-record *args:
+    uv run perdure bench costs --rounds 5 --json {{args}} > costs.json
+    uv run python -m json.tool --indent 1 costs.json src/perdure/bench/costs.json
+    rm costs.json
+    uv run python docs/generate.py
+
 # Plants one bug at a time in a copy of the tree: do the tests catch it? See tests/mutation/run.py.
 mutate *args:
     uv run python tests/mutation/run.py {{args}}

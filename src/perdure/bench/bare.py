@@ -157,6 +157,17 @@ class Bare:
             async for r in self._c.cursor(self._q["bare_histories"].sql, workflow, prefetch=HISTORY_ROWS):
                 yield r["seq"], r["at_us"], r["body"]
 
+    async def written(self) -> tuple[int, int]:
+        """Bytes of WAL and transactions that wrote, of the whole server and since its beginning."""
+        r = await self._row("bare_written")
+        return r["wal_bytes"], r["transactions"]
+
+    async def tables(self) -> dict[str, tuple[int, int]]:
+        """Bytes and rows of each table of Perdure, after a vacuum of those that keep rows."""
+        await self.execute("bare_vacuum_rows")
+        query = self._q["bare_tables"]
+        return {r["name"]: (r["bytes"], r["row_count"]) for r in await self._c.fetch(query.sql)}
+
     async def settle(self) -> None:
         """Do now what the server would do about past writes in the middle of the next measurement."""
         await self.execute("bare_vacuum")

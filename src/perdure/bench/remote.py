@@ -42,7 +42,7 @@ from perdure.wire import protocol
 
 NAMES: Final[tuple[workloads.Name, ...]] = ("fanout", "chain")
 SLOTS: Final = 1_000
-START_S_MAX: Final = 30.0
+START_S_MAX: Final = 90.0
 IDLE_SETTLE_S: Final = 3.0
 PERDURE: Final = [sys.executable, "-c", "from perdure.cli.main import main; main()"]
 _system: Any = psutil

@@ -1,4 +1,4 @@
-"""`perdure bench` and `perdure bench scale`."""
+"""`perdure bench`, `perdure bench costs` and `perdure bench scale`."""
 
 from __future__ import annotations
 
@@ -112,6 +112,35 @@ def _print_json(report: Any) -> None:
     import msgspec
 
     print(msgspec.json.encode(report).decode())
+
+
+@dataclass(kw_only=True)
+class CostOptions:
+    as_json: AsJson = False
+    runs: Annotated[int, typer.Option(min=40, help="Runs per workload and round.")] = 2_000
+    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds, of which medians are taken.")] = 3
+    dsn: Server = None
+
+
+@bench.command("costs")
+@with_options(CostOptions)
+def measure_costs(options: CostOptions) -> None:
+    """Measure what a run, a task, a signal or a timer costs, for `perdure plan --costs`.
+
+    CPU time of server, worker and PostgreSQL, WAL, transactions and disk. Takes about two minutes.
+    """
+    import asyncio
+
+    from perdure.bench.costs import print_costs, run_costs
+    from perdure.bench.report import Progress
+    from perdure.bench.suite import place
+
+    with place(options.dsn) as where:
+        costs = asyncio.run(run_costs(where, options.runs, options.rounds, Progress()))
+    if options.as_json:
+        _print_json(costs)
+    else:
+        print_costs(costs)
 
 
 @dataclass(kw_only=True)

@@ -132,3 +132,19 @@ vacuum (analyze);
 
 -- name: bare_checkpoint
 checkpoint;
+
+-- name: bare_written
+-- Bytes of WAL since the server was made, and the number of the next transaction that writes.
+select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint as wal_bytes,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint as transactions;
+
+-- name: bare_vacuum_rows
+-- The tables whose growth counts; all others take ten times as long.
+vacuum (analyze) perdure.history, perdure.run, perdure.task, perdure.node_count, perdure.run_state, perdure.schedule_fire, perdure.audit,
+  perdure.audit_chain, perdure.run_queue;
+
+-- name: bare_tables
+-- Bytes and rows of each table of Perdure with its indexes, partitions taken together. Rows are as exact as the last vacuum left them.
+select coalesce(p.relname, c.relname)::text as name, sum(pg_total_relation_size(c.oid))::bigint as bytes, sum(greatest(c.reltuples, 0))::bigint as row_count
+  from pg_class c left join pg_inherits i on i.inhrelid = c.oid left join pg_class p on p.oid = i.inhparent
+ where c.relnamespace = 'perdure'::regnamespace and c.relkind = 'r' group by 1;
