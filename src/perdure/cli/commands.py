@@ -90,6 +90,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "keys": Entry("keys", "List, rotate and retire the keys that encrypt payloads."),
         "verify": Entry("verify", "Verify that no run was lost or corrupted."),
         "bench": Entry("bench", "Measure Perdure against bare PostgreSQL."),
+        "plan": Entry("plan", "Plan servers, workers and PostgreSQL for a load, with the arithmetic shown."),
         "completion": Entry("completion", "Print a completion script for your shell."),
     },
 }
@@ -116,7 +117,8 @@ PAIRS: Final[dict[tuple[str, ...], str]] = {
     ("server", "mcp"): "Run a server: pages, REST, gRPC; serve runs to agents.",
     ("worker", "job"): "Run a worker, or one job of an object store.",
     ("workers", "services"): "List connected workers; instances of services.",
-    ("verify", "bench"): "Verify that no run was lost; measure Perdure.",
+    ("audit", "verify"): "Print the audit log; verify that no run was lost.",
+    ("bench", "plan"): "Measure Perdure; plan servers and databases.",
     ("migrate", "doctor", "keys"): "Update and check the database; rotate its keys.",
     ("approval", "notify"): "List and answer approvals; notify people about runs.",
     ("approve", "reject"): "Short for `approval approve` and `approval reject`.",
