@@ -10,6 +10,7 @@
     docs/how-to/add-to-fastapi.md  what Perdure changes in an application, from examples/fastapi_shop; the prose is written by hand
     docs/how-to/add-to-django.md   what Perdure changes in an application, from examples/django_library; the prose is written by hand
     docs/compare/                  the programs of examples/migrate; the prose around them is written by hand
+    docs/concepts/scale.md, docs/how-to/plan-capacity.md   every figure, from core/capacity and bench/costs.json; the prose is written by hand
 
 Meanings are read from the code: the docstring of an error class, the string below a constant or a field. What only a
 reader of the docs needs (what to do about an error) is in the tables here; a class without an entry stops the generator.
@@ -21,7 +22,10 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import os
+import subprocess
 import sys
+import textwrap
 from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
@@ -32,8 +36,16 @@ import msgspec
 from perdure import errors as public
 from perdure.app import secret_box
 from perdure.app.setting_values import as_toml, struct_of
+from perdure.bench.shipped_costs import shipped_costs
 from perdure.cli.reference import page as cli_page
 from perdure.core import application_limits, commands, errors, events, lifecycle, limits, placement, retry
+from perdure.core.capacity import balance
+from perdure.core.capacity.costs import UNITS
+from perdure.core.capacity.load import Assumptions, DatabaseSize, ExpectedLoad
+from perdure.core.capacity.places import HOMES
+from perdure.core.capacity.plan import plan
+from perdure.core.capacity.shards import ShardChoices, plan_shards
+from perdure.core.capacity.sheet import number
 from perdure.engine import engine
 from perdure.engine.commits import policy
 from perdure.engine.runs import transitions as run_phases
@@ -645,6 +657,171 @@ def comparison_pages() -> dict[Path, str]:
     return {page: program_page(page.read_text(), *programs) for page, programs in files.items()}
 
 
+# -- capacity ----------------------------------------------------------------------------------------------------------
+
+BILLION = ExpectedLoad(runs_per_day=1e9, retention_days=3)
+HOME_WORDS = {
+    "run": "with the run whose id a row holds",
+    "key": "on the home of a key or name",
+    "copy": "written on the first shard, copied to all",
+    "every": "a row on every shard",
+    "local": "on every shard about itself",
+}
+
+
+def _rows(header: str, rows: list[list[str]]) -> str:
+    """A table, with the first column to the left and all others to the right."""
+    columns = header.count("|") + 1
+    return "\n".join(
+        [f"| {header} |", "|---" + "|---:" * (columns - 1) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    )
+
+
+def costs_table() -> str:
+    costs = shipped_costs()
+    rows: list[list[str]] = []
+    for name in UNITS:
+        c = costs.unit(name)
+        figures = (c.server_us, c.worker_us, c.postgres_us, c.wal_bytes, c.disk_bytes)
+        rows.append([name.replace("_", " "), *(f"{v:,.0f}" for v in figures), f"x {costs.spread_of(name):.1f}"])
+    about = costs.about
+    where = (
+        f"Medians of {about.rounds} rounds, {about.date}: {about.machine}, Perdure {about.perdure}, PostgreSQL {about.postgresql.split()[0]}, "
+        f"Python\n{about.python}; server, worker, client and PostgreSQL share the cores; fsync {about.fsync}. Bare PostgreSQL on it: "
+        f"{about.life3_tasks_per_s:,} tasks a second (`life3`)."
+    )
+    return (
+        _rows("one | server µs | worker µs | PostgreSQL µs | WAL bytes | disk bytes | spread of CPU", rows)
+        + f"\n\n{textwrap.fill(where, 100)}"
+    )
+
+
+def sizes_table() -> str:
+    rows: list[list[str]] = []
+    for runs, days, audit_days in (
+        (1e6, 30, 365),
+        (1e7, 30, 365),
+        (1e8, 30, 365),
+        (1e9, 30, 365),
+        (1e9, 3, 365),
+        (1e9, 3, 30),
+    ):
+        load, assumed = ExpectedLoad(runs_per_day=runs, retention_days=days), Assumptions(audit_days=audit_days)
+        p = plan(load, shipped_costs(), assumed, DatabaseSize())
+        many = plan_shards(load, shipped_costs(), assumed, DatabaseSize(), ShardChoices())
+        rows.append(
+            [
+                number(runs),
+                number(days),
+                number(audit_days),
+                number(round(p["runs per second, peak"])),
+                number(round(p["tasks per second, peak"])),
+                number(many["servers, all"]),
+                number(many["workers, all"]),
+                number(many["PostgreSQL cores, all"]),
+                number(round(p["WAL archive"])),
+                number(round(many.one["all rows"] * many.shards)),
+                number(many.shards),
+                p.needs[0].resource,
+            ]
+        )
+    header = "runs a day | days kept | days of audit log | runs/s, peak | tasks/s, peak | servers | workers | PostgreSQL cores | WAL, GB/day | rows, GB | databases | limits first"
+    return _rows(header, rows)
+
+
+def billion_table() -> str:
+    many = plan_shards(BILLION, shipped_costs(), Assumptions(), DatabaseSize(), ShardChoices())
+    kept = [line for line in many.lines if not line.name.startswith("databases for")]
+    return _rows("line | value | how", [[line.name, line.shown, f"`{line.numbers}`"] for line in kept]).replace(
+        "---:|---:|", "---:|---|"
+    )
+
+
+def breaks_table() -> str:
+    many = plan_shards(BILLION, shipped_costs(), Assumptions(), DatabaseSize(), ShardChoices())
+    rows = [
+        [line.name, number(round(line.value / 1e6)), number(n.of_one_database)]
+        for line in many.breaks
+        for n in many.one.needs
+        if n.resource == line.name
+    ]
+    return _rows("of each database | full at million runs a day, in all | planned for", rows)
+
+
+def lists_table() -> str:
+    rows: list[list[str]] = []
+    for shards in (1, 4, 16, 64, 256):
+        many = plan_shards(BILLION, shipped_costs(), Assumptions(), DatabaseSize(), ShardChoices(shards=shards))
+        rows.append(
+            [
+                number(shards),
+                number(many["rows read for a page of 50"]),
+                f"{many['answers that wait for a slow shard']:.0%}",
+                f"p{100 * many['quantile of one shard that is the median of all']:.1f}",
+                f"{many['runs that stand still']:.2%}",
+                number(round(many["minutes a year that some shard is away"])),
+            ]
+        )
+    header = "shards | rows for a page of 50 | lists that meet a shard's slowest 1% | the median list is a shard's | runs that stand, one away | minutes a year that some shard is away"
+    return _rows(header, rows)
+
+
+def balance_table() -> str:
+    rows: list[list[str]] = []
+    for shards in (4, 16, 64):
+        trial = balance.try_out([1.0] * shards)
+        spreads = [f"{spread.lowest:.2f} to {spread.highest:.2f}" for spread in trial.spreads]
+        rows.append([number(shards), *spreads, f"{trial.added.share:.1%}", f"{trial.added.share_by_modulo:.0%}"])
+    return _rows("shards | runs | keys | tenants, one home each | keys moved by one more | by modulo", rows)
+
+
+def homes_table() -> str:
+    rows = [
+        [f"`{home}`: {words}", ", ".join(f"`{t}`" for t in sorted(HOMES) if HOMES[t] == home)]
+        for home, words in HOME_WORDS.items()
+    ]
+    return _rows("home | tables", rows).replace("|---:|", "|---|")
+
+
+def console(command: str, first: str, *sections: str) -> str:
+    """A command with what it prints at the width of a page: sections that begin like these, and `…` for the rest."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")} | {
+        "COLUMNS": "99",
+        "NO_COLOR": "1",
+    }
+    words = [sys.executable, "-c", "from perdure.cli.main import main; main()", *command.split()[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    out: list[str] = []
+    for part in "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines()).split("\n\n"):
+        if part.startswith((first, *sections)):
+            out.append(part)
+        elif not out or out[-1] != "…":
+            out.append("…")
+    shown = "\n\n".join(out).replace("\n\n…\n\n", "\n…\n").removeprefix("…\n\n")
+    return f"```text\n$ {command}\n{shown}\n```"
+
+
+SHOWN = ("One run costs", "Servers", "Workers", "WAL and", "What limits", "2 servers", "Costs are")
+CAPACITY_PARTS = {
+    "costs": costs_table,
+    "sizes": sizes_table,
+    "billion": billion_table,
+    "breaks": breaks_table,
+    "lists": lists_table,
+    "balance": balance_table,
+    "homes": homes_table,
+    "plan": lambda: console("perdure plan --runs-per-day 10M --tasks 4 --payload 2kB --days 14 -o table", *SHOWN),
+    "trial": lambda: console("perdure plan --runs-per-day 1B --days 3 --shards 16 --try -o table", "100,000 of each"),
+}
+
+
+def capacity_page(current: str) -> str:
+    for name, part in CAPACITY_PARTS.items():
+        if (opening := f"<!-- written by docs/generate.py: {name} -->") in current:
+            current = _put(current, opening, f"\n{part()}\n")
+    return current
+
+
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
     life, worker = DOCS / "concepts" / "lifecycles.md", DOCS / "reference" / "worker-protocol.md"
@@ -652,6 +829,7 @@ def pages() -> dict[Path, str]:
     architecture = DOCS / "architecture.md"
     fastapi = DOCS / "how-to" / "add-to-fastapi.md"
     django = DOCS / "how-to" / "add-to-django.md"
+    scale, capacity = DOCS / "concepts" / "scale.md", DOCS / "how-to" / "plan-capacity.md"
     return {
         architecture: architecture_page(architecture.read_text()),
         DOCS / "reference" / "errors.md": errors_page(),
@@ -663,6 +841,8 @@ def pages() -> dict[Path, str]:
         fastapi: changes_page(fastapi.read_text(), "fastapi_shop"),
         django: changes_page(django.read_text(), "django_library"),
         **comparison_pages(),
+        scale: capacity_page(scale.read_text()),
+        capacity: capacity_page(capacity.read_text()),
     }
 
 
