@@ -40,3 +40,8 @@ capabilities: { drop: [ALL] }
 - { name: {{ $name }}, value: {{ $value | quote }} }
 {{- end }}
 {{- end -}}
+
+{{/* Tasks of a queue that wait: in the memory of servers, and as rows; the latter counted up to 10,000. */}}
+{{- define "perdure.waiting" -}}
+select coalesce((select sum(b.waiting) from perdure.engine_backlog b join perdure.engine_session e on e.id = b.session_id and e.expires_at > now() join perdure.namespace n on n.id = b.ns where n.name = '{{ .namespace }}' and b.queue = '{{ .queue }}'), 0) + (select count(*) from (select from perdure.task_queue t join perdure.namespace n on n.id = t.ns where n.name = '{{ .namespace }}' and t.queue = '{{ .queue }}' and t.owner is null and not t.held and t.run_at <= now() limit 10000) waiting)
+{{- end -}}
