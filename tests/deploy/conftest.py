@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.images import SKIP, Podman
+
+IMAGE = "localhost/perdure"
+
+
+@pytest.fixture(scope="session")
+def podman() -> Iterator[Podman]:
+    """With the image of this tree, and stand-ins for PostgreSQL and Prometheus."""
+    if SKIP:
+        pytest.skip(SKIP)
+    one = Podman(Path(tempfile.mkdtemp(prefix="perdure-deploy-", dir="/var/tmp")))
+    try:
+        one.import_bases()
+        one.build(IMAGE)
+        yield one
+    finally:
+        one.close()
