@@ -13,11 +13,12 @@ from typing import Final
 
 PROBE_S: Final = 2.0
 HTTP_DEFAULT: Final = "127.0.0.1:8600"
+COMMAND: Final = Path("/proc/1/cmdline")
+"""Of the container's first process."""
 
 
 def main() -> int:
-    command = Path("/proc/1/cmdline")
-    words = command.read_bytes().split(b"\0") if command.exists() else []
+    words = COMMAND.read_bytes().split(b"\0") if COMMAND.exists() else []
     if b"server" not in words:
         return 0
     port = _port_of(words)
