@@ -33,7 +33,6 @@ async def child(order: int) -> str:
 async def checkout(order: int) -> list[str]:
     stage.set("waiting for the payment")
     amount = await paid.next()
-    await wf.sleep("10ms")
     charged = await wf.map(charge, [order, await pack(order + 1)])
     return [*charged, await child(order), f"paid {amount}"]
 

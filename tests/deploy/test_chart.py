@@ -140,11 +140,9 @@ def effective(pod: dict[str, Any], tmp_path: Path) -> str:
         if value.startswith("/tls/"):
             (tmp_path / Path(value).name).write_text("")
             given[name] = str(tmp_path / Path(value).name)
-    arguments = [*pod["containers"][0]["args"], "--print-config"]
-    made = subprocess.run(
-        [Path(sys.executable).parent / "perdure", *arguments], env={"PATH": os.environ["PATH"], **given}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    program = [str(Path(sys.executable).parent / "perdure"), *pod["containers"][0]["args"], "--print-config"]
+    given["PATH"] = os.environ["PATH"]
+    made = subprocess.run(program, env=given, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr
     return made.stdout
 

@@ -68,7 +68,7 @@ def test_the_health_check_says_no_while_a_server_does_not_answer(podman: Podman)
     assert json.loads(check) == ["CMD", "python", "-m", "perdure.programs.probe"]
     # A server that waits for a database that is not there.
     name = podman.run(
-        "run", "--detach", "--entrypoint", "python", IMAGE, "-c", "import time; time.sleep(600)", "server"
+        "run", "--detach", "--entrypoint", "python", IMAGE, "-c", "import signal; signal.pause()", "server"
     ).strip()
     refused = podman.fails("exec", name, "python", "-m", "perdure.programs.probe")
     assert "the server does not answer on port 8600" in refused
