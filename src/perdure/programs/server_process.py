@@ -46,7 +46,7 @@ from perdure.server.grpc.connected_workers import ConnectedWorkers
 from perdure.server.grpc.hub import WorkerHub
 from perdure.server.grpc.server import GrpcServer, ServerTls
 from perdure.server.metrics import Metrics
-from perdure.server.rest.app import create_app
+from perdure.server.rest.app import create_app, prepare
 from perdure.store.api_keys import Keys
 from perdure.store.connections import Connections
 from perdure.store.definitions import PostgresDefinitions
@@ -106,6 +106,7 @@ class ServerProcess:
 
     async def _open(self, http: socket.socket, metrics: socket.socket | None) -> None:
         s = self.settings
+        prepare()
         await (migrate(s.dsn) if s.migrate else check(s.dsn))
         await use_sealing(s.dsn, s.sealing, os.environ)
         store, reads, registry = PostgresStore(s.dsn), PostgresReads(s.dsn), PostgresDefinitions(s.dsn)
