@@ -16,7 +16,7 @@ from tests.cli.live import perdure
 
 NO_DATA = {"mcp", "dev", "init", "server", "worker", "job", "completion", "migrate", "login", "logout"}
 """Commands that run a process or print no data."""
-JSON_ONLY = {"doctor", "verify", "bench", "bench scale"}
+JSON_ONLY = {"doctor", "explain", "verify", "bench", "bench scale"}
 """Commands on the database with a report of their own: `--json`, without `-o`."""
 LINES_MAX = 50
 

@@ -84,6 +84,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "namespace": Entry("namespaces", "Create, list and delete namespaces."),
         "api-key": Entry("api_keys", "Create, list and revoke API keys."),
         "audit": Entry("audit", "Print the audit log, newest first."),
+        "explain": Entry("explain", "Explain an error code: what happened, why, what to do."),
         "mcp": Entry("mcp", "Serve runs to agents as tools, over the Model Context Protocol."),
         "migrate": Entry("database", "Update the schema of the database."),
         "doctor": Entry("database", "Check the database and suggest fixes."),
@@ -120,6 +121,7 @@ PAIRS: Final[dict[tuple[str, ...], str]] = {
     ("audit", "verify"): "Print the audit log; verify that no run was lost.",
     ("bench", "plan"): "Measure Perdure; plan servers and databases.",
     ("migrate", "doctor", "keys"): "Update and check the database; rotate its keys.",
+    ("audit", "explain"): "Print the audit log; explain an error code.",
     ("approval", "notify"): "List and answer approvals; notify people about runs.",
     ("approve", "reject"): "Short for `approval approve` and `approval reject`.",
 }

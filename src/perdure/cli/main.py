@@ -14,7 +14,7 @@ import typer
 from perdure.cli import quick_values
 from perdure.cli.commands import COMPLETE_VARIABLE, CommandGroup
 from perdure.cli.help import CONTEXT
-from perdure.core.errors import PerdureError
+from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.version import VERSION
 from perdure.programs.terminal import guard
 
@@ -58,4 +58,16 @@ def main() -> None:
         print(f"perdure: {head}", file=sys.stderr)
         for line in rest.splitlines():
             print(f"  {line}" if line else "", file=sys.stderr)
+        print(_more(error), end="", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _more(error: PerdureError) -> str:
+    """Where the error is explained: a page if the documentation has an address, otherwise a command."""
+    answered = getattr(error, "problem_code", "")
+    code = answered or error.code
+    # A command line that cannot be understood says everything itself.
+    if code == PerdureError.code or (type(error) is InvalidInput and not answered):
+        return ""
+    base = os.environ.get("PERDURE_DOCS_URL", "").rstrip("/")
+    return f"  {base}/reference/errors/{code}/\n" if base else f"  perdure explain {code}\n"

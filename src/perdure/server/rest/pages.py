@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from perdure.core.errors import PerdureError
+from perdure.server.error_guide import explanation, without_links
 from perdure.server.rest.guard import Anyone, GuardedRoute
 from perdure.server.rest.problems import answered_errors
 
@@ -42,7 +43,20 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 @router.get("/errors", response_class=HTMLResponse)
 async def errors_page(_: Anyone) -> HTMLResponse:
     """Where the `type` of a problem leads."""
-    return HTMLResponse(_environment().get_template("errors.html").render(errors=answered_errors()))
+    return HTMLResponse(_environment().get_template("errors.html").render(errors=_explained()))
+
+
+def _explained() -> list[dict[str, Any]]:
+    return [
+        {
+            "code": kind.code,
+            "status": kind.http_status,
+            "meaning": kind.meaning(),
+            "why": explanation(kind.code).why,
+            "do": without_links(explanation(kind.code).do)[0],
+        }
+        for kind in answered_errors()
+    ]
 
 
 @router.get("/static/{name}")

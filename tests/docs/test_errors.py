@@ -1,0 +1,57 @@
+"""Every error code is explained, by words that the source really prints."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import perdure.programs.http_client  # its errors have codes, too
+from perdure.core.errors import error_classes
+from perdure.server import error_guide
+from tests.cli.live import perdure as command
+from tests.docs.error_messages import can_be_printed
+from tests.docs.pages import DOCS
+
+CODES = sorted(error_guide.explanations())
+
+
+def test_every_code_of_a_class_is_explained() -> None:
+    assert perdure.programs.http_client.Unreachable.code in error_guide.explanations()
+    known = {cls.code for cls in error_classes() if cls.__module__.startswith("perdure.")}
+    missing = known - set(CODES)
+    assert not missing, f"add to src/perdure/server/errors.toml: {sorted(missing)}"
+    assert len(CODES) > 60
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_code_is_explained_with_a_message_that_the_source_can_print(code: str) -> None:
+    found = error_guide.explanation(code)
+    assert found.why.endswith(".") and re.search(r"[.!?]\s*(See \[.*\]\(.*\)\.)?$", found.do.strip())
+    if not found.yours:
+        assert can_be_printed(code, found.example.strip()), f"the source does not make this message: {found.example}"
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_links_of_an_explanation_lead_to_pages(code: str) -> None:
+    for path in error_guide.without_links(error_guide.explanation(code).do)[1]:
+        assert (DOCS / path.partition("#")[0]).exists(), f"{code} links to {path}"
+    assert (DOCS / error_guide.error_page(code)).exists(), "run `uv run python docs/generate.py`"
+
+
+def test_explain_prints_the_page_of_a_code() -> None:
+    done = command("explain", "run_already_exists")
+    assert done.code == 0
+    assert "on_conflict" in done.out and "reference/errors/run_already_exists" in done.out
+
+
+def test_explain_suggests_the_code_that_was_meant() -> None:
+    done = command("explain", "run_faild")
+    assert done.code == 4 and "did you mean run_failed?" in done.err
+
+
+def test_an_error_of_a_command_ends_with_where_it_is_explained() -> None:
+    done = command("explain", "nothing_like_it")
+    assert done.err.rstrip().endswith("perdure explain not_found")
+    there = command("explain", "nothing_like_it", PERDURE_DOCS_URL="https://docs.example.org/perdure/")
+    assert there.err.rstrip().endswith("https://docs.example.org/perdure/reference/errors/not_found/")
