@@ -202,6 +202,14 @@ docs:
     uv run python docs/generate.py
     uv run python docs/openapi.py
 
+# The documentation site, into build/docs/site.
+docs-site:
+    uv run python tools/docs_site.py
+
+# The same, then on http://127.0.0.1:PORT.
+docs-serve port="8000":
+    uv run python tools/docs_site.py --serve {{port}}
+
 # Tests on the oldest protobuf and grpcio that are declared, in an environment of their own. The whole suite, unless files are named.
 protobuf6 *args:
     UV_PROJECT_ENVIRONMENT=.venv-protobuf6 uv run --quiet --all-extras --no-group protobuf7 --group protobuf6 python tests/rerun.py {{args}}

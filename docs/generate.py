@@ -1,6 +1,9 @@
 """Writes the parts of the documentation that come from code: `uv run python docs/generate.py`.
 
     docs/reference/errors.md       whole page, from the error classes
+    docs/reference/errors/*.md     whole pages, from the error classes and server/errors.toml
+    docs/reference/rest.md         whole page, from the routes of the server
+    docs/contents.md               whole page, from the navigation in zensical.toml; docs/decisions.md, from docs/adr
     docs/reference/limits.md       whole page, from core/limits.py and the settings classes
     docs/reference/settings.md     the tables of settings, from programs/settings.py and programs/worker_settings.py; the prose is written by hand
     docs/reference/cli.md          whole page, from the commands (src/perdure/cli/reference.py)
@@ -12,8 +15,7 @@
     docs/compare/                  the programs of examples/migrate; the prose around them is written by hand
     docs/concepts/scale.md, docs/how-to/plan-capacity.md   every figure, from core/capacity and bench/costs.json; the prose is written by hand
 
-Meanings are read from the code: the docstring of an error class, the string below a constant or a field. What only a
-reader of the docs needs (what to do about an error) is in the tables here; a class without an entry stops the generator.
+Meanings are read from the code: the docstring of an error class, the string below a constant or a field.
 tests/docs/test_generated.py compares the pages with what this would write.
 """
 
@@ -23,6 +25,7 @@ import ast
 import difflib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -34,7 +37,6 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from perdure import errors as public
-from perdure.app import secret_box
 from perdure.app.setting_values import as_toml, struct_of
 from perdure.bench.shipped_costs import shipped_costs
 from perdure.cli.reference import page as cli_page
@@ -53,108 +55,22 @@ from perdure.programs.settings import ServerSettings
 from perdure.programs.worker_settings import WorkerSettings
 from perdure.sdk.workflow import phases as live_phases
 from perdure.sdk.workflow import transitions as live_transitions
-from perdure.server.auth import authenticator, web_sessions
+from perdure.server import error_guide
 from perdure.server.grpc import connected_workers, hello, hub
 from perdure.server.grpc import server as grpc_server
-from perdure.server.rest import browsers, problems
 from perdure.wire import parts as wire_parts
 from perdure.wire import protocol
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tools/
+
+from tools import docs_site, rest_reference  # noqa: E402
 
 DOCS = Path(__file__).parent
 BY = "<!-- Written by docs/generate.py. Change the code it reads, or the generator, and run it again. -->"
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-ADVICE = {
-    "PerdureError": "Catch it where you want everything Perdure can explain and nothing else.",
-    "InvalidInput": "Correct the call; the message names the value. Trying again cannot help.",
-    "PayloadMismatch": "Annotate with the exact type, or convert before passing on. After a change of signature, let the annotation accept both forms.",
-    "PayloadTooLarge": "Name an object store, or pass the data as a blob. See [limits and large data](../how-to/limits-and-large-data.md).",
-    "PayloadMissing": "The runs that used it were removed, or it was deleted in the store. Restore it there, then resume the run.",
-    "PayloadKeyMissing": "Put back the key that the message names, then resume runs that are stuck. See [encrypt payloads](../how-to/encrypt-payloads.md).",
-    "PayloadCorrupt": "Restore the content from a backup of the store, then resume the run.",
-    "NotRegistered": "Import the module that defines it. If two functions claim one name, give one of them `name=`.",
-    "AddressRefused": "Allow the host where the worker runs, with `--http-allow` or `PERDURE_HTTP_ALLOW`, if flows are meant to reach it. See [built-in tasks](sdk.md#built-in-tasks).",
-    "UpdateRejected": "Ask for something that the run accepts; the message is the run's own.",
-    "QueryFailed": "Look at the traceback in `failure`, and repair the query. It changed nothing, so it can be asked again.",
-    "UpdateFailed": "Look at the traceback in `failure`, and repair the handler. What it did before it raised stays done.",
-    "FlowError": "Correct the document; `problems` has each mistake with its line, column and, where one is likely, what was meant. `perdure validate` prints them.",
-    "ExprError": "Correct the expression, or make sure of its values first, as in `size(list ?? [])`. In a run it fails the node, and is not retried.",
-    "NotFound": "Check the id and the namespace. A run that retention has dropped is gone.",
-    "Conflict": "Try again, or choose another key.",
-    "VersionTaken": "Give the changed code another label, `@workflow(version=...)`, or none.",
-    "RunAlreadyExists": 'Choose another key, or say `on_conflict="attach"` or `"replace"`. Attaching needs the same workflow and input.',
-    "PromiseAlreadyResolved": "Nothing to do: another answer came first.",
-    "WorkflowDeleted": "Register or deploy the workflow again; that restores it.",
-    "IdempotencyConflict": "Use a new key for a new request. A repetition sends exactly what the first one sent.",
-    "SecretMissing": "Give the worker the secret, then `Handle.retry()`. See [use secrets](../how-to/use-secrets.md).",
-    "SecretUnavailable": "Nothing to do: the attempt is tried again. If it stays so, look at the provider that the message names.",
-    "SecretExposed": "Return something else from the task. See [what is masked](../how-to/use-secrets.md#what-is-masked).",
-    "NoSecretKey": "Give the server a key with `PERDURE_SECRET_KEY_FILE`.",
-    "CannotOpenSecret": "Give the server the key that the secret was sealed with, or rotate the secret.",
-    "LimitReached": "Start it again when a run that the message names has ended, or choose the policy `queue`.",
-    "RunFinished": "Start a new run. Messages to a run that continued as new are forwarded; this one has really ended.",
-    "ApprovalClosed": "Nothing to do: it is decided; the message says how and by whom.",
-    "ApprovalExpired": "Nothing to do: the run has gone on without an answer. See [approvals](../concepts/approvals.md).",
-    "LinkUsed": "Ask for a new link, if there is something left to answer.",
-    "LinkExpired": "Ask for a new link; `expires_in` says how long it works.",
-    "Unauthenticated": "Send `Authorization: Bearer <key or token>` with one that is neither expired nor revoked. See [secure a server](../how-to/secure-a-server.md).",
-    "Forbidden": "Use a credential whose role and scopes allow it; the message names the permission.",
-    "NotAssigned": "Let an assignee answer or delegate; an administrator may answer in their name.",
-    "RateLimited": "Wait as long as `Retry-After` says, then try again.",
-    "Unavailable": 'Try again later; runs that exist go on when the database is back. The message of a start says whether it will not run, or whether that is unknown: then repeat it under the same key with `on_conflict="attach"`.',
-    "Fenced": "Nothing to do: the engine registers anew by itself. If it happens often, the process or the database stalls longer than `lease_s`.",
-    "RecordedError": "Look at `error.failure.type` and `error.failure.traceback`.",
-    "RunError": "Catch it around `Handle.result()` for both ends without success.",
-    "RunFailed": "Read `error.failure.traceback`, repair the cause, then `Handle.retry()`.",
-    "RunExpired": "Start it again, with a longer `start_within`, or find out why no worker took it up: `perdure list --waiting-on version`.",
-    "RunCancelled": "Expected after `Handle.cancel()` and `Handle.terminate()` (then `error.failure.code` is `run_terminated`). The message is the reason that was given.",
-    "TaskError": "Catch it around the await of a task for every end without success, for instance to compensate.",
-    "TaskFailed": "Handle it in the workflow, or repair the task. `error.failure.type` names the original exception.",
-    "TaskTimeout": "Raise `timeout=` or `heartbeat=`, make the task faster, or call `perdure.attempt().heartbeat()` more often.",
-    "TaskLost": "See why processes die while running it (memory?). For `at_most_once` tasks find out whether the effect happened, then decide in the workflow.",
-    "TaskCancelled": "Expected when the run ended or the step was cancelled.",
-    "ChildFailed": "Handle it like a task error; the child's own run has the details.",
-    "ApprovalRejected": "Catch it around the await of the approval and go the other way; `error.by` and `error.comment` say who and why.",
-    "WorkflowRuleBroken": "Do what the message says: `wf.now()`, `wf.random()`, `wf.sleep()`, a task, or `wf.run()`.",
-    "NondeterminismError": "Restore the old path behind `wf.patched(name)`, deploy, then `Handle.resume()`. See [change code safely](../how-to/change-code-safely.md).",
-    "HistoryTooLarge": "End the run earlier with `wf.continue_as_new()`, or move loops into child workflows.",
-    "IllegalTransition": "Report it with the history of the run; this is a bug in Perdure.",
-    "MigrationError": "Run `perdure migrate`. If the database is ahead of the code, update the code.",
-    "Stuck": "Read the message, repair the cause, then `Handle.resume()`.",
-}
-
-CODES_WITHOUT_CLASS = {
-    "run_timeout": "The run did not end before the `timeout` it was started with. Raised as `RunFailed`.",
-    "limit_exceeded": "The run went over `PENDING_TASKS_MAX` or `SIGNALS_BUFFERED_MAX`; the message says which. Raised as `RunFailed`.",
-    "step_limit": "A graph made `max_steps` node visits. Raise `max_steps` in the document if that many are meant, or find the cycle. Raised as `RunFailed`.",
-    "timeout": "A `wait` or `approval` of a flow got no answer in time, or an embedded body did not end. Give the node a `timeout` route to go on instead.",
-    "flow_unavailable": "The definition of a flow is not in the database, or this server is too old to read it. The run is stuck; it goes on with `perdure resume` once the definition is there.",
-    "decision_budget": "One decision of a flow took more than `FLOW_DECISION_STEPS_MAX` steps or `FLOW_DECISION_S_MAX` seconds. The run is stuck. Move the computation into a task, deploy, and start a new run.",
-    "quarantined": "`TAKEOVERS_MAX` engines in a row died, or lost their lease, while they worked on the run. The run is stuck, so that it ends no more of them. Find the cause in their logs, then `perdure resume`.",
-    "code_overrun": "Workflow code took more than `WORKFLOW_STRETCH_S_MAX` seconds of CPU time without an `await`. The run is stuck, and the message shows where the code was. Move the computation into a task, deploy, then `perdure resume`.",
-    "poison": "The database refuses a record of this run. The run is stuck; neighbours are not affected.",
-    "internal": "Perdure's own code failed while driving the run. The run is stuck. Please report it.",
-}
-
 TASK_EXCEPTIONS = (public.FinalError, public.RetryLater, public.AttemptCancelled)
-
-SERVER_ADVICE = {
-    "WorkflowDeleted": "Register the workflow again to bring it back.",
-    "IdempotencyConflict": "Use a new key for a new request.",
-    "NoSecretKey": "Set `PERDURE_SECRET_KEY_FILE` on every server. See [receive webhooks](../how-to/receive-webhooks.md).",
-    "CannotOpen": "Give the server the key that sealed the secret, or set the secret again. Appears in logs.",
-    "SeveralCredentials": "Send one `Authorization` header.",
-    "CsrfFailed": "Send the header `Perdure-Csrf` with the `csrf` of `GET /api/v1/session`, or an API key in place of the cookie.",
-    "CrossSite": "Use the server's own pages, or a program that is not a browser.",
-    "UnknownHost": "Set `PERDURE_ALLOWED_HOSTS` or `PERDURE_PUBLIC_URL` where the server runs.",
-    "UnsupportedMediaType": "Send `Content-Type: application/json`.",
-    "BodyTooLarge": "Store the data elsewhere and pass a reference; a body may have 1 MiB.",
-    "TooManyStreams": "Close a stream, or follow several topics in one.",
-    "MethodNotAllowed": "`/api/v1/openapi.json` lists the methods of each path.",
-    "InternalError": "Read the server's log, and report it.",
-}
-"""Errors that only servers raise."""
 
 
 def public_errors() -> list[type[errors.PerdureError]]:
@@ -162,43 +78,52 @@ def public_errors() -> list[type[errors.PerdureError]]:
     return [c for c in errors.error_classes() if c.__module__ == public.__name__ and c.__name__ in public.__all__]
 
 
-def server_errors() -> list[type[errors.PerdureError]]:
-    homes = (authenticator, web_sessions, secret_box, browsers, problems)
-    return [c for c in errors.error_classes() if c.__module__ in {home.__name__ for home in homes}]
-
-
 def _depth(cls: type) -> int:
     return len([c for c in cls.__mro__ if issubclass(c, errors.PerdureError)]) - 1
 
 
-def _error_row(cls: type[errors.PerdureError], advice: str, indent: int = 0) -> str:
+def _code(code: str) -> str:
+    return f"[`{code}`](errors/{code}.md)"
+
+
+def _error_row(cls: type[errors.PerdureError]) -> str:
     doors = f"{cls.http_status} | {cls.grpc_status} | {cls.exit_code}"
-    return f"| {'&nbsp;&nbsp;' * indent}`{cls.__name__}` | `{cls.code}` | {doors} | {cls.meaning()} | {advice} |"
+    return f"| {'&nbsp;&nbsp;' * _depth(cls)}`{cls.__name__}` | {_code(cls.code)} | {doors} | {cls.meaning()} |"
+
+
+def codes_without_public_class() -> list[str]:
+    known = {cls.code for cls in public_errors()}
+    return [code for code in error_guide.explanations() if code not in known]
+
+
+def _bare_row(code: str) -> str:
+    kinds = error_guide.classes().get(code)
+    doors = f"{kinds[0].http_status} | {kinds[0].grpc_status} | {kinds[0].exit_code}" if kinds else "| | "
+    return f"| {_code(code)} | {doors} | {error_guide.meaning(code)} |"
 
 
 def errors_page() -> str:
-    heading = [
-        "| class | code | HTTP | gRPC | exit | meaning | what to do |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    heading = ["| class | code | HTTP | gRPC | exit | meaning |", "|---|---|---|---|---|---|"]
     out = [
         BY,
         "# Errors",
         "",
-        "Every error is a `PerdureError` with a stable `code`. Codes do not change between versions; texts may. Import the classes from `perdure.errors`.",
+        "Every error is a `PerdureError` with a stable `code`, and every code has a page: what happened, why, what to do. `perdure explain CODE` prints it.",
+        "Codes do not change between versions; texts may. Import the classes from `perdure.errors`.",
         "",
         "HTTP and gRPC are the statuses that a server answers with, exit is the [exit code](cli.md#exit-codes) of a command. An error with HTTP status 500 leaves a",
         "server as `internal`, without its text. Indentation shows which class derives from which: catching a class catches the classes below it.",
         "",
         *heading,
-        *(_error_row(c, ADVICE[c.__name__], _depth(c)) for c in public_errors()),
+        *(_error_row(c) for c in public_errors()),
         "",
-        "## Errors of a server",
+        "## Codes without a class to import",
         "",
-        "Clients get them as a `code`; there is no class to import.",
+        "Clients get those with a status from a server. The others appear in `error.failure.code`, in `perdure.run.error_code` and in logs.",
         "",
-        *heading,
-        *(_error_row(c, SERVER_ADVICE[c.__name__]) for c in server_errors()),
+        "| code | HTTP | gRPC | exit | meaning |",
+        "|---|---|---|---|---|",
+        *(_bare_row(code) for code in codes_without_public_class()),
         "",
         "## In the code of a task",
         "",
@@ -208,17 +133,32 @@ def errors_page() -> str:
         "|---|---|",
         *(f"| `{c.__name__}` | {(c.__doc__ or '').partition(chr(10))[0]} |" for c in TASK_EXCEPTIONS),
         "",
-        "## Codes without a class of their own",
-        "",
-        "They appear in `error.failure.code`, in `perdure.run.error_code` and in logs.",
-        "",
-        "| code | meaning |",
-        "|---|---|",
-        *(f"| `{code}` | {meaning} |" for code, meaning in CODES_WITHOUT_CLASS.items()),
-        "",
         "`TimeoutError` is Python's own: `Handle.result(timeout=...)`, `Promise.wait(timeout=...)` and `Signal.next(timeout=...)` raise it. The run goes on.",
         "",
+        "## Links to these pages",
+        "",
+        "An error of a command ends with `perdure explain CODE`. Set `PERDURE_DOCS_URL` to the address of this documentation, and it ends with the address of the",
+        "page. A problem of the REST API has a `type` that leads to the same text on the page `/errors` of the server itself.",
+        "",
     ]
+    return "\n".join(out)
+
+
+def error_page(code: str) -> str:
+    """The page of one code."""
+    found, kinds = error_guide.explanation(code), error_guide.classes().get(code, [])
+    out = [BY, f"# {code}", "", error_guide.meaning(code), ""]
+    if kinds:
+        first = kinds[0]
+        out += ["| | |", "|---|---|"]
+        if importable := [f"`{k.__name__}`" for k in kinds if k.__name__ in public.__all__]:
+            out.append(f"| class in `perdure.errors` | {', '.join(importable)} |")
+        if first.http_status != 500:
+            out += [f"| HTTP status | {first.http_status} |", f"| gRPC status | {first.grpc_status} |"]
+        out += [f"| [exit code](../cli.md#exit-codes) of a command | {first.exit_code} |", ""]
+    saying = "For example, with the words of your own code:" if found.yours else "For example:"
+    out += ["## What happened and why", "", found.why, "", saying, "", "```text", found.example, "```", ""]
+    out += ["## What to do", "", re.sub(r"\]\(", "](../../", found.do), "", "[All errors](../errors.md)", ""]
     return "\n".join(out)
 
 
@@ -655,6 +595,32 @@ def comparison_pages() -> dict[Path, str]:
     }
     files[compare / "index.md"] = [MIGRATE / "shop.py"]
     return {page: program_page(page.read_text(), *programs) for page, programs in files.items()}
+# -- navigation ----------------------------------------------------------------------------------------------------------
+
+
+def contents_page() -> str:
+    """Every page of the navigation in zensical.toml, with its first sentence."""
+    out = [BY, "# All pages", "", "Every page of this documentation, by section."]
+    shown: tuple[str, ...] = ()
+    for sections, line in docs_site.contents():
+        if sections != shown:
+            level = "##" if len(sections) == 1 else "###"
+            if len(sections) > 1 and (not shown or shown[0] != sections[0]):
+                out += ["", f"## {sections[0]}"]
+            out += ["", f"{level} {sections[-1]}", ""]
+            shown = sections
+        out.append(line)
+    return "\n".join([*out, ""])
+
+
+def decisions_page() -> str:
+    """Every decision record, with its first paragraph."""
+    out = [BY, "# Decision records", "", "Why Perdure is as it is: decisions that a newcomer would question.", ""]
+    for record in sorted((DOCS / "adr").glob("*.md")):
+        text = record.read_text()
+        number, _, title = docs_site.title_of(text).partition(". ")
+        out.append(f"{int(number)}. [{title}](adr/{record.name})")
+    return "\n".join([*out, ""])
 
 
 # -- capacity ----------------------------------------------------------------------------------------------------------
@@ -833,6 +799,10 @@ def pages() -> dict[Path, str]:
     return {
         architecture: architecture_page(architecture.read_text()),
         DOCS / "reference" / "errors.md": errors_page(),
+        **{DOCS / "reference" / "errors" / f"{code}.md": error_page(code) for code in error_guide.explanations()},
+        DOCS / "reference" / "rest.md": rest_reference.page(),
+        DOCS / "contents.md": contents_page(),
+        DOCS / "decisions.md": decisions_page(),
         DOCS / "reference" / "limits.md": limits_page(),
         DOCS / "reference" / "cli.md": cli_page(),
         life: lifecycles_page(life.read_text()),
@@ -849,6 +819,7 @@ def pages() -> dict[Path, str]:
 def main() -> None:
     for path, text in pages().items():
         if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             sys.stdout.write(f"wrote {path.relative_to(DOCS.parent)}\n")
 

@@ -28,10 +28,12 @@ def test_generated_pages_are_up_to_date(generator: ModuleType) -> None:
     assert not stale, f"{', '.join(stale)}: run `uv run python docs/generate.py`"
 
 
-def test_every_error_class_has_its_row(generator: ModuleType) -> None:
+def test_every_error_class_and_code_has_its_row(generator: ModuleType) -> None:
     page = (DOCS / "reference" / "errors.md").read_text()
-    for cls in [*generator.public_errors(), *generator.server_errors()]:
-        assert f"`{cls.__name__}` | `{cls.code}` |" in page
+    for cls in generator.public_errors():
+        assert f"`{cls.__name__}` | [`{cls.code}`](errors/{cls.code}.md) |" in page
+    for code in generator.error_guide.explanations():
+        assert f"[`{code}`](errors/{code}.md)" in page
 
 
 def test_every_limit_has_its_row() -> None:
