@@ -4,6 +4,7 @@ A fenced block is what the reader would copy. The line above it may hold a remar
 
     <!-- no-run: why -->     neither executed nor compared
     <!-- file: hello.py -->  written to that file in the working directory, not executed
+    <!-- terminal: 1 -->     typed into a terminal: tests/docs/walks.py
 
 `text` directly after a `python` block is that block's output; `…` in it stands for anything.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _FENCE = re.compile(r"^(\s*)```(.*)$")
-_REMARK = re.compile(r"^\s*<!-- (no-run|file): (.+?) -->$")
+_REMARK = re.compile(r"^\s*<!-- (no-run|file|terminal): (.+?) -->$")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 

@@ -25,7 +25,7 @@ PYTEST_INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope 
 
 
 def runnable(page: Path, *languages: str) -> list[Block]:
-    return [b for b in blocks_of(page) if b.language in languages and b.remark != "no-run"]
+    return [b for b in blocks_of(page) if b.language in languages and b.remark not in ("no-run", "terminal")]
 
 
 def module_of(blocks: list[Block]) -> str:
@@ -106,7 +106,14 @@ async def run_sql(page: Path, blocks: list[Block], dsn: str) -> None:
 
 
 REPEATED = ("tutorial.md",)
-"""Pages whose readers are told to run the same file after each step."""
+"""Pages whose readers append to one file and run it after each step: every step runs at least twice on one database."""
+
+
+def grown(blocks: list[Block]) -> list[list[Block]]:
+    """The file after each step."""
+    return [blocks[: n + 1] for n, block in enumerate(blocks) if "asyncio.run(" in block.text]
+
+
 PAGES = [p for p in all_pages() if runnable(p, "python", "console", "sql")]
 
 
@@ -118,8 +125,8 @@ def test_snippets_of_a_page_run(page: Path, dsn: str, tmp_path: Path) -> None:
             (tmp_path / block.remark_text).write_text(block.text + "\n")
     code = [b for b in blocks if b.remark != "file"]
     if code:
-        for _ in range(2 if page.name in REPEATED else 1):
-            run_python(page, code, tmp_path, dsn)
+        for part in [*grown(code), code] if page.name in REPEATED else [code]:
+            run_python(page, part, tmp_path, dsn)
     if queries := runnable(page, "sql"):
         asyncio.run(run_sql(page, queries, dsn))
     for block in runnable(page, "console"):
