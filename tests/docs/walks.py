@@ -35,6 +35,7 @@ from typing import Final
 from tests.docs.pages import Block, blocks_of, matches
 
 COMMAND_S_MAX: Final = 120.0
+INSTALL_S_MAX: Final = 900.0
 STOP_S_MAX: Final = 30.0
 _INSTALL: Final = re.compile(r"(python3 -m venv|pip install|\. \.venv/bin/activate)\b")
 _CTRL_C: Final = re.compile(r"^<!-- ctrl-c: (\w+) -->$")
@@ -94,14 +95,14 @@ class Terminal:
             lines.put(_plain(rest))
         lines.put(None)
 
-    def until(self, expected: str) -> str:
+    def until(self, expected: str, within_s: float = COMMAND_S_MAX) -> str:
         """What the command prints: all of it, or, if `expected` is given, up to that."""
-        deadline, printed = time.monotonic() + COMMAND_S_MAX, ""
+        deadline, printed = time.monotonic() + within_s, ""
         while True:
             try:
                 line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"not printed within {COMMAND_S_MAX:.0f} s:\n{expected}\nbut\n{printed}") from None
+                raise AssertionError(f"not printed within {within_s:.0f} s:\n{expected}\nbut\n{printed}") from None
             if line is None:
                 assert not expected, f"the command ended. The page shows\n{expected}\nbut it printed\n{printed}"
                 return printed
@@ -188,9 +189,10 @@ class Walk:
     def _ended(self, terminal: Terminal, place: str, command: str, expected: str) -> str:
         """What a command prints. One that only reads is repeated until it prints what the page shows, as a reader would."""
         deadline = time.monotonic() + (READ_S_MAX if _READS.match(command) else 0)
+        within_s = INSTALL_S_MAX if _INSTALL.match(command) else COMMAND_S_MAX
         while True:
             terminal.type(command)
-            printed, code = last_picture(terminal.until("")).rstrip(), terminal.code()
+            printed, code = last_picture(terminal.until("", within_s)).rstrip(), terminal.code()
             fits = not expected.strip() or matches(expected, printed)
             if fits and (code == 0 or "✗" in expected):
                 return printed
