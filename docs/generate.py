@@ -63,7 +63,7 @@ from perdure.wire import protocol
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tools/
 
-from tools import docs_site, rest_reference  # noqa: E402
+from tools import docs_site, rest_reference
 
 DOCS = Path(__file__).parent
 BY = "<!-- Written by docs/generate.py. Change the code it reads, or the generator, and run it again. -->"
