@@ -40,7 +40,9 @@ class PostgresCommits(PostgresPort):
             await asyncio.sleep(DOUBT_PAUSE_S * random.uniform(0.5, 1.5))
             raise NotCommitted(str(e)) from e
         try:
-            row = await self._write(connection, session, number, batch)
+            with self._pool.stalls.watched():
+                row = await self._write(connection, session, number, batch)
+                await self._committing.await_standby()
         except TROUBLE as e:
             self._committing.drop()
             return await self._settle_doubt(session, number, batch, e)

@@ -11,6 +11,7 @@ import asyncpg
 from asyncpg.exceptions import InterfaceError, PostgresError
 
 from perdure.core.errors import InvalidInput, Unavailable
+from perdure.store import hosts
 from perdure.store.pooling import split
 
 CONNECT_S_MAX = 10.0
@@ -18,11 +19,15 @@ CONNECT_S_MAX = 10.0
 _connect: Any = asyncpg.connect
 
 
+async def _open(host: str) -> Any:
+    return await _connect(host, statement_cache_size=0, timeout=CONNECT_S_MAX)
+
+
 @asynccontextmanager
 async def connect(dsn: str) -> AsyncGenerator[Any]:
     """Prepared statements are not kept, so that it works through a transaction-pooling proxy."""
     try:
-        connection = await _connect(split(dsn)[0], statement_cache_size=0, timeout=CONNECT_S_MAX)
+        connection = await hosts.first(split(dsn)[0], _open)
     except (ValueError, InterfaceError) as error:
         raise InvalidInput(
             f"this is not a usable DSN: {error}. Write postgresql://user:password@host:port/database."

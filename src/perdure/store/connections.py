@@ -20,6 +20,7 @@ from perdure.store import pooling
 from perdure.store.clashes import CLASH, Clashed
 from perdure.store.sealing.codec import PayloadCodec
 from perdure.store.sealing.registry import codec_for
+from perdure.store.stalls import Stalls
 
 _driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
 
@@ -37,9 +38,10 @@ TROUBLE = (
     pg.OperatorInterventionError,
     pg.InsufficientResourcesError,
     pg.CannotConnectNowError,
+    pg.ReadOnlySQLTransactionError,  # a primary that has become a standby
     pg.InternalClientError,  # a connection that was given out again before the driver had noticed its end
 )
-"""What the driver raises when the server is away, going away, starting up or full."""
+"""What the driver raises when the server is away, going away, starting up, full, or takes no writes any more."""
 
 
 def encode_moment(us: int) -> tuple[int]:
@@ -96,6 +98,7 @@ class Connections:
         self._pool: Any = None
         self.clock_offset_s = 0.0
         self._away_since: float | None = None
+        self.stalls = Stalls(dsn)
 
     @property
     def codec(self) -> PayloadCodec:
@@ -117,6 +120,7 @@ class Connections:
         """Nothing of ours outlives a transaction, so a connection goes back as it is."""
 
     async def close(self) -> None:
+        self.stalls.close()
         if self._pool is not None:
             try:
                 async with asyncio.timeout(5):
@@ -146,11 +150,14 @@ class Connections:
             self.reached(False)
             raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
         try:
-            if self.clock_offset_s:
-                await shift_clock(connection, self.clock_offset_s)
-            yield connection
+            with self.stalls.watched():
+                if self.clock_offset_s:
+                    await shift_clock(connection, self.clock_offset_s)
+                yield connection
             self.reached(True)
         except TROUBLE as e:
+            if isinstance(e, pg.ReadOnlySQLTransactionError):
+                connection.terminate()  # the next connection may reach the new primary
             raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
         except CLASH as e:
             raise Clashed(e) from e

@@ -41,7 +41,9 @@ class PostgresInbox(PostgresPort):
         try:
             async with self._sending_one:
                 connection = await self._sending.get()
-                row = await fetch_row(connection, "send_messages", runs=list(places), messages=messages)
+                with self._pool.stalls.watched():
+                    row = await fetch_row(connection, "send_messages", runs=list(places), messages=messages)
+                    await self._sending.await_standby()
         except (pg.UniqueViolationError, *CLASH) as e:
             raise NotCommitted(str(e)) from e
         except TROUBLE as e:

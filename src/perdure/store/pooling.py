@@ -14,15 +14,18 @@ of pooler, and one connection cannot prove that a pooler keeps sessions.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from weakref import WeakSet
 
 import asyncpg
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import InvalidInput
+from perdure.store import hosts
 from perdure.store.queries import fetch_value
 from perdure.store.sealing.codec import PayloadCodec
 from perdure.store.sealing.registry import codec_for
@@ -78,7 +81,22 @@ class CodedConnection(_driver.Connection):  # type: ignore[misc]
     payload_codec: PayloadCodec
 
 
-class PerTransaction(CodedConnection):
+class Uncancelled(CodedConnection):
+    """A connection that ends when a statement of it exceeds its time, instead of asking the server to cancel the statement.
+
+    A COMMIT that waits for a synchronous standby must not be cancelled: the server would then show the transaction although no standby
+    has it, and a repetition under the same key would be answered from it. A COMMIT whose client is gone goes on waiting, unseen."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.server, self.dsn, self.loop = "", "", asyncio.get_running_loop()
+        """The server that answered when the connection was made, the DSN, and the event loop that uses it."""
+
+    def _cancel_current_command(self, *_: Any) -> None:
+        self.terminate()
+
+
+class PerTransaction(Uncancelled):
     """A connection whose settings hold for each transaction by itself; every statement outside one gets a transaction."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -121,6 +139,10 @@ def _sets(verb: str, settings: Mapping[str, str]) -> str:
     return "".join(f"{verb} {name} = '{value.replace(chr(39), chr(39) * 2)}';" for name, value in settings.items())
 
 
+_live: WeakSet[Any] = WeakSet()
+"""Connections that `dial` made."""
+
+
 async def dial(dsn: str, settings: Mapping[str, str]) -> Any:
     """A connection on which these settings hold for every statement. Raises what the driver raises."""
     connection = await _dial(dsn, settings)
@@ -130,10 +152,37 @@ async def dial(dsn: str, settings: Mapping[str, str]) -> Any:
 
 async def _dial(dsn: str, settings: Mapping[str, str]) -> Any:
     clean, said = split(dsn)
+    connection = await hosts.first(clean, lambda host: _dial_host(host, clean, said, settings))
+    connection.dsn = clean
+    _live.add(connection)
+    return connection
+
+
+def cut_others(dsn: str, server: str) -> int:
+    """End the connections of this event loop that were made to another server than this one. Returns how many."""
+    loop, clean = asyncio.get_running_loop(), split(dsn)[0]
+    found = [c for c in _live if c.loop is loop and c.dsn == clean and c.server != server and not c.is_closed()]
+    for connection in found:
+        connection.terminate()
+    return len(found)
+
+
+async def _dial_host(host: str, clean: str, said: Pooling | None, settings: Mapping[str, str]) -> Any:
+    async with asyncio.timeout(CONNECT_S):
+        connection = await _dial_pooling(host, clean, said, settings)
+        try:
+            connection.server = await fetch_value(connection, "server_identity")
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+
+async def _dial_pooling(host: str, clean: str, said: Pooling | None, settings: Mapping[str, str]) -> Any:
     mode = said or _found.get(clean)
     if mode is None or mode is Pooling.DIRECT:
         try:
-            connection = await _open(clean, settings)
+            connection = await _open(host, settings)
             if mode is None:
                 mode = _found[clean] = await _accepted(connection, settings)
         except pg.ProtocolViolationError as e:
@@ -147,10 +196,14 @@ async def _dial(dsn: str, settings: Mapping[str, str]) -> Any:
     passed = {name: value for name, value in settings.items() if name in PASSED_ON}
     own = {name: value for name, value in settings.items() if name not in PASSED_ON}
     if mode is Pooling.SESSION:
-        connection = await _open(clean, passed)
-        await connection.execute(_sets("set", own))
+        connection = await _open(host, passed)
+        try:
+            await connection.execute(_sets("set", own))
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
-    connection = await _open(clean, passed, statement_cache_size=0, connection_class=PerTransaction)
+    connection = await _open(host, passed, statement_cache_size=0, connection_class=PerTransaction)
     connection.always(own)
     return connection
 
@@ -159,7 +212,7 @@ async def _open(dsn: str, startup: Mapping[str, str], **options: Any) -> Any:
     given = {
         "statement_cache_size": STATEMENTS_KEPT,
         "max_cached_statement_lifetime": 0,
-        "connection_class": CodedConnection,
+        "connection_class": Uncancelled,
         **options,
     }
     return await _driver.connect(

@@ -10,6 +10,8 @@ from typing import Any, Final
 import asyncpg
 
 from perdure.core.errors import PerdureError
+from perdure.store.hosts import with_writes
+from perdure.store.pooling import split
 
 BEGIN: Final = "select perdure.begin_effect({}::text::uuid, {})"
 END: Final = "select perdure.end_effect({}::text::uuid, {}, {})"
@@ -28,7 +30,7 @@ class PostgresTaskTransactions:
     """Connections of their own: user code may keep one for long."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self._dsn = with_writes(split(dsn)[0])
         self._pool: Any = None
         self._opening = asyncio.Lock()
 

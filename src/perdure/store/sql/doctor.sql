@@ -73,6 +73,10 @@ select set_config('perdure.probe', :mark, false), pg_backend_pid() as pid;
 -- name: read_probe
 select current_setting('perdure.probe', true) as value, pg_backend_pid() as pid;
 
+-- name: server_identity
+-- Tells one server from another, and from itself before a restart.
+select concat_ws(' ', host(inet_server_addr()), inet_server_port(), pg_postmaster_start_time()) as server;
+
 -- name: settings_hold
 -- Whether each setting has its value for this statement.
 select coalesce(bool_and(current_setting(u.name, true) = u.value), true) as held

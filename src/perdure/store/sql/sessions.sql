@@ -112,13 +112,20 @@ delete from perdure.commit_log where session_id = any(:sessions::bigint[]);
 -- Only the last few numbers can still be in doubt.
 delete from perdure.commit_log where session_id = :session and n < :below;
 
+-- name: write_behind
+-- A transaction that writes: its COMMIT waits for the synchronous standby, and so for everything before it.
+select pg_logical_emit_message(true, 'perdure', 'written behind');
+
 -- name: claim_commit_number
 -- Settles a COMMIT whose answer was lost. If this insert succeeds, that transaction did not take effect and never can, because
 -- it would need the same row. If it finds the row, the transaction committed. It waits for one that is still in flight.
+-- The message makes this a transaction that writes also if it finds the row: its own COMMIT waits for the synchronous standby, and so for
+-- everything before it. The commit in doubt may be visible without being there, if its own wait was ended.
 with claimed as (
   insert into perdure.commit_log (session_id, n)
   select id, :number from perdure.engine_session where id = :session
   on conflict do nothing
   returning n
 )
-select exists(select from perdure.engine_session where id = :session) as alive, exists(select from claimed) as claimed;
+select exists(select from perdure.engine_session where id = :session) as alive, exists(select from claimed) as claimed,
+       pg_logical_emit_message(true, 'perdure', 'commit settled') is not null as is_written;
