@@ -92,7 +92,7 @@ class Output:
         found = list(items)
         if self.mode == "table":
             if found:
-                self.console.print(_table(found, columns, self.console.width), crop=False)
+                self.console.print(table(found, columns, self.console.width), crop=False)
             else:
                 self.say(empty)
         else:
@@ -158,7 +158,7 @@ def _plain_rows(items: Iterable[Item], columns: Sequence[Column]) -> int:
     return count
 
 
-def _table(items: list[Item], columns: Sequence[Column], width: int) -> RenderableType:
+def table(items: list[Item], columns: Sequence[Column], width: int) -> RenderableType:
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
