@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import asyncpg
+from asyncpg import exceptions as pg
 
 NEXT_HOST_S: Final = 0.5
 ATTRIBUTE: Final = "target_session_attrs"
@@ -71,7 +71,7 @@ async def first(dsn: str, connect: Callable[[str], Awaitable[Any]]) -> Any:
             task.cancel()
             task.add_done_callback(_forgotten)
     errors = list(failed.values())
-    if isinstance(errors[0], asyncpg.PostgresError) and len({type(e) for e in errors}) == 1:
+    if isinstance(errors[0], pg.PostgresError) and len({type(e) for e in errors}) == 1:
         raise errors[0]
     raise NoHost("; ".join(f"{_host(one)}: {_reason(error)}" for one, error in failed.items()))
 
@@ -87,6 +87,6 @@ def _host(dsn: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+    if isinstance(error, pg.TargetServerAttributeNotMatched):
         return "takes no writes"
     return str(error) or ("no answer" if isinstance(error, TimeoutError) else type(error).__name__)
