@@ -43,7 +43,6 @@ COMMAND_POINTERS: Final[dict[str, str]] = {
     "log": _LOGS,
     "task": _TASKS,
     "tasks": _TASKS,
-    "top": "`perdure workers` lists workers, `perdure queue list` the work that waits for them.",
     "stop": _CANCEL,
     "kill": _CANCEL,
     "abort": _CANCEL,

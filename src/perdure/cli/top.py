@@ -22,6 +22,7 @@ from perdure.core.errors import PerdureError
 
 if TYPE_CHECKING:
     from perdure.cli.top_frame import Snapshot
+    from perdure.programs.http_client import HttpApi
 
 ROWS_READ_MAX: Final = 200
 """Workers, and queues, that one page takes from the server."""
@@ -48,20 +49,21 @@ def top(
     """
     from perdure.cli.top_frame import Sorting, draw, plain
 
-    reader = _Reader(server)
-    if server.out.mode in ("json", "yaml"):
-        server.out.data(reader.read().as_data())
-    elif server.out.mode == "plain":
-        print(plain(reader.read()))
-    elif once or not sys.stdin.isatty():
-        server.out.console.print(draw(reader.read(), Sorting.NAME, server.out.console.width))
-    else:
-        _follow(server, reader, interval)
+    with server.connect(answer_s=ANSWER_S, tries=1) as api:
+        reader = _Reader(api)
+        if server.out.mode in ("json", "yaml"):
+            server.out.data(reader.read().as_data())
+        elif server.out.mode == "plain":
+            print(plain(reader.read()))
+        elif once or not sys.stdin.isatty():
+            server.out.console.print(draw(reader.read(), Sorting.NAME, server.out.console.width))
+        else:
+            _follow(server, reader, interval)
 
 
 class _Reader:
-    def __init__(self, server: Remote) -> None:
-        self._api = server.connect(answer_s=ANSWER_S, tries=1)
+    def __init__(self, api: HttpApi) -> None:
+        self._api = api
         self._since = datetime.now(UTC).isoformat(timespec="seconds")
         self._last: tuple[float, int, int] | None = None
 

@@ -20,8 +20,10 @@ SLOW_COMMIT_MS: Final = 50.0
 SLOW_ANSWER_MS: Final = 500.0
 ROWS_MIN: Final = 3
 """Of each table, however low the terminal."""
-HEADS: Final = 14
-"""Lines that are not rows of a table."""
+HEAD_LINES: Final = 6
+"""Above the tables, and the line of the cursor."""
+TABLE_LINES: Final = 4
+"""Of a table that are not its rows: a gap, two titles, how many more there are."""
 LIMITS_SHOWN_MAX: Final = 5
 
 
@@ -103,7 +105,7 @@ def by_queue(items: Sequence[Item]) -> list[Item]:
 def plain(s: Snapshot) -> str:
     """Lines for a pipe: a word for the kind, then values."""
     c = s.counts
-    lines = [("runs", c["active"], c["pending"], c["failed_24h"], len(s.stuck))]
+    lines: list[tuple[Any, ...]] = [("runs", c["active"], c["pending"], c["failed_24h"], len(s.stuck))]
     lines += [("queue", q["queue"], q["pending"], q["running"], q["oldest_age_s"]) for q in by_queue(s.queues)]
     lines += [("worker", w["name"], w.get("slots_used"), w.get("slots"), w.get("runs_held")) for w in s.workers]
     lines += [("limit", u["key"], u["held"], u["limit"], u["waiting"]) for u in s.limits]
@@ -187,7 +189,7 @@ def _rows_of_each(lengths: Sequence[int], height: int | None) -> list[int]:
     """How many rows of each table fit on the terminal: short tables whole, long ones share what is left."""
     if height is None:
         return list(lengths)
-    left, given = max(height - HEADS, 0), [0] * len(lengths)
+    left, given = max(height - HEAD_LINES - TABLE_LINES * len(lengths), 0), [0] * len(lengths)
     for n, index in enumerate(sorted(range(len(lengths)), key=lengths.__getitem__)):
         given[index] = min(lengths[index], max(left // (len(lengths) - n), ROWS_MIN))
         left = max(left - given[index], 0)
