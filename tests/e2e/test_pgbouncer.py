@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ from perdure.store.verify import verify
 from tests.fakes.waiting import until
 
 MODES = ("transaction", "session")
+KILLS = int(os.environ.get("PERDURE_POOLER_KILLS", "2"))
+RUNS_A_KILL = 15
 nudge = Signal("pooled_nudge", int)
 LIMIT = "60s"
 
@@ -91,6 +94,21 @@ async def test_an_engine_that_is_killed_leaves_nothing_broken(bouncer: PgBouncer
         tallies = fleet.verify()
         assert not violated(tallies), f"{violated(tallies)}\n{fleet.errors()}"
         assert tallies[1]["examined"] >= 30
+
+
+async def test_a_pooler_that_is_killed_under_load_loses_nothing(bouncer: PgBouncer, dsn: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, bouncer.dsn(dsn)) as fleet:
+        for _ in range(2):
+            fleet.launch(target=RUNS_A_KILL * (KILLS + 1), pause=0.1)
+        for kill in range(KILLS):
+            await until(lambda n=kill: fleet.acknowledged >= RUNS_A_KILL * (n + 1), "runs are started", 60)
+            bouncer.kill()
+            await asyncio.to_thread(bouncer.start)
+        await until(lambda: fleet.acknowledged >= RUNS_A_KILL * (KILLS + 1), "all runs were started", 60)
+        await at_rest(dsn, 90)
+        tallies = fleet.verify()
+        assert not violated(tallies), f"{violated(tallies)}\n{fleet.errors()}"
+        print(f"{bouncer.mode}: {fleet.acknowledged} starts acknowledged, {KILLS} kills of the pooler")
 
 
 async def test_migrating_goes_through_it(bare_dsn: str, open_directory: Callable[[], Path]) -> None:

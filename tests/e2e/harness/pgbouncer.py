@@ -38,7 +38,6 @@ class PgBouncer:
         return (self._directory / "log").read_text(errors="replace")
 
     def __enter__(self) -> Self:
-        account = Account.for_server(self._directory / "no-such-directory")
         settings = {
             "listen_addr": "127.0.0.1",
             "listen_port": str(self.port),
@@ -52,16 +51,19 @@ class PgBouncer:
         behind = f"* = host={self._server.hostname} port={self._server.port}"
         (self._directory / "ini").write_text(f"[databases]\n{behind}\n[pgbouncer]\n{lines}\n")
         (self._directory / "users").write_text(f'"{self._server.username}" "{unquote(self._server.password or "")}"\n')
-        with (self._directory / "log").open("wb") as log:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [PROGRAM, str(self._directory / "ini")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                **account.popen_options(),
+                **Account.for_server(self._directory / "no-such-directory").popen_options(),
             )
         until_sync(self._answers, "pgbouncer answers", START_S)
-        return self
 
     def _answers(self) -> bool:
         assert self._process is not None and self._process.poll() is None, self.log
@@ -72,6 +74,10 @@ class PgBouncer:
         return True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Its clients lose their connections, and its servers theirs."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(120)
