@@ -17,12 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Client
-from perdure.core.errors import PerdureError
+from perdure.core.errors import PerdureError, RunFinished
 from perdure.testing.ledger import Signals, Starts
 from tests.fakes.waiting import busy
 
 MODULE, NAME = "harness.audited", "audited"
 CALL_S = 20.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """When the first request for it began, when it was acknowledged, and the run."""
+
+    began: float
+    at: float
+    run_id: str
+    key: str
 
 
 @dataclass
@@ -34,8 +44,7 @@ class Load:
     clients: int = 6
     pause_s: float = 0.1
     name: str = "load"
-    acknowledged: list[tuple[float, str]] = field(default_factory=list)
-    """When, and the run."""
+    acknowledged: list[Start] = field(default_factory=list)
     signalled: int = 0
     refused: int = 0
     _over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,14 +73,19 @@ class Load:
         while not self._over.is_set():
             key = f"{self.name}-{client}-{number}"
             number += 1
+            began = time.monotonic()
             run_id = await self._started(key)
             self._starts.acknowledged(run_id)
-            self.acknowledged.append((time.monotonic(), run_id))
-            for n in range(self._audited.WORDS):
-                await self._sent(run_id, f"{key}-{n}")
-                self._signals.acknowledged(run_id, self._audited.word.name, f"{key}-{n}")
-                self.signalled += 1
+            self.acknowledged.append(Start(began, time.monotonic(), run_id, key))
+            await self.signal(run_id, key)
             await busy(self.pause_s)
+
+    async def signal(self, run_id: str, key: str) -> None:
+        """What a run waits for; what it has heard already is dropped."""
+        for n in range(self._audited.WORDS):
+            await self._sent(run_id, f"{key}-{n}")
+            self._signals.acknowledged(run_id, self._audited.word.name, f"{key}-{n}")
+            self.signalled += 1
 
     async def _started(self, key: str) -> str:
         while True:
@@ -87,6 +101,8 @@ class Load:
                 async with asyncio.timeout(CALL_S + 5):
                     await self._audited.word.send(run_id, text, key=text)
                     return
+            except RunFinished:  # it has heard all its signals
+                return
             except (PerdureError, TimeoutError):
                 await self._again()
 
@@ -95,11 +111,11 @@ class Load:
         await busy(0.1)
 
     def acknowledged_since(self, moment: float) -> int:
-        return sum(at > moment for at, _ in self.acknowledged)
+        return sum(start.at > moment for start in self.acknowledged)
 
     def longest_gap_s(self, since: float, until: float) -> float:
         """The longest time without an acknowledged start, from the last one before `since`."""
-        before = [at for at, _ in self.acknowledged if at <= since]
-        inside = [at for at, _ in self.acknowledged if since < at <= until]
+        before = [start.at for start in self.acknowledged if start.at <= since]
+        inside = [start.at for start in self.acknowledged if since < start.at <= until]
         moments = [*before[-1:], *inside, until]
         return max(b - a for a, b in zip(moments, moments[1:], strict=False))
