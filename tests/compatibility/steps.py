@@ -19,7 +19,7 @@ def ended(release: Release, *arguments: str) -> subprocess.CompletedProcess[str]
             cwd=empty,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
 
 

@@ -41,7 +41,7 @@ async def _half(
     """A server of one version, a worker and clients of the other, from their start to their orderly end."""
     up = fleet.server(0, server)
     worker = fleet.worker(fleet.addresses, module="harness.mixed", release=others)
-    await until(lambda: fleet.is_up(up, "ready") and fleet.is_up(worker, "connected"), "they are up", 60)
+    await until(lambda: fleet.is_up(up, "ready") and fleet.is_up(worker, "connected"), "they are up")
     url = f"http://127.0.0.1:{fleet.ports[0][0]}"
     if deploy:
         steps.deploy_flows(others, url, fleet.directory, mixed.DAG, mixed.GRAPH)
@@ -53,9 +53,9 @@ async def _half(
         shown = json.loads(steps.run(others, "list", "--url", url, "--json"))
         assert {r["id"] for r in shown} >= set(ids.values())
         waiting = "select count(*) from perdure.run_queue where waiting_on is not null and workflow <> 'mixed_nap'"
-        await until(lambda: _is(fleet.dsn, waiting, WAITING), "every run waits", 60)
+        await until(lambda: _is(fleet.dsn, waiting, WAITING), "every run waits")
     for one in (worker, up):
-        assert await asyncio.to_thread(drained, one) == 0, one.err.read_text()[-3000:]
+        assert await asyncio.to_thread(drained, one, 90.0) == 0, one.err.read_text()[-3000:]
         assert "Traceback" not in one.err.read_text(), one.err.read_text()
 
 
@@ -65,7 +65,7 @@ async def _is(dsn: str, query: str, expected: int) -> bool:
 
 async def _client(fleet: Servers, release: Release, what: str, prefix: str) -> object:
     one = fleet.client(CLIENT, fleet.addresses[0], what, prefix, release=release)
-    assert await asyncio.to_thread(one.process.wait, 120) == 0, one.err.read_text() + fleet.errors()
+    assert await asyncio.to_thread(one.process.wait, 240) == 0, one.err.read_text() + fleet.errors()
     return json.loads(one.out.read_text())
 
 
@@ -75,15 +75,15 @@ async def test_after_the_end_of_an_upgrade_the_version_before_is_refused_with_wh
     steps.migrate(coming, dsn)
     with Servers(tmp_path, dsn, 1, lease_s=LEASE_S) as fleet:
         server = fleet.server(0, old)
-        await until(lambda: fleet.is_up(server, "ready"), "the old server is up", 60)
+        await until(lambda: fleet.is_up(server, "ready"), "the old server is up")
         early = steps.ended(coming, "migrate", "--finish", "--dsn", dsn)
         assert early.returncode == 1 and "Upgrade or stop them first" in early.stderr, early
-        assert await asyncio.to_thread(drained, server) == 0
+        assert await asyncio.to_thread(drained, server, 90.0) == 0
 
         last = len(load()) + 1
         assert f"does not know migration {last:04} is refused" in steps.run(coming, "migrate", "--finish", "--dsn", dsn)
         refused = fleet.server(0, old)
-        assert await asyncio.to_thread(refused.process.wait, 30) != 0
+        assert await asyncio.to_thread(refused.process.wait, 120) != 0
         assert f"needs code that knows migration {last:04}" in refused.err.read_text()
         assert "upgrade perdure" in refused.err.read_text() and "Traceback" not in refused.err.read_text()
         assert "upgrade perdure" in steps.ended(old, "migrate", "--dsn", dsn).stderr

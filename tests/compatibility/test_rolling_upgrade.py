@@ -48,7 +48,7 @@ class Upgrade:
     async def begin(self, release: Release) -> None:
         self.servers = [(self.fleet.server(n, release), release) for n in range(2)]
         self.workers = [(self._worker(release), release) for _ in range(2)]
-        await until(lambda: all(map(self._is_up, self._all)), "they are up", 60)
+        await until(lambda: all(map(self._is_up, self._all)), "they are up")
 
     async def to(self, release: Release, *, killed: int = -1, of: int = 2) -> None:
         """Servers one by one, the one of this number by SIGKILL; then workers, when those that follow them are there. `of`: so many of each."""
@@ -56,17 +56,17 @@ class Upgrade:
             if before is not release:
                 await self._end(server, before, release, is_killed=number == killed)
                 self.servers[number] = (started := self.fleet.server(number, release)), release
-                await until(lambda one=started: self._is_up(one), "the server is up", 60)
+                await until(lambda one=started: self._is_up(one), "the server is up")
         leaving = [one for one in self.workers[:of] if one[1] is not release]
         staying = [one for one in self.workers if one not in leaving]
         self.workers = [*((self._worker(release), release) for _ in leaving), *staying]
-        await until(lambda: all(map(self._is_up, self._all)), "the workers are up", 60)
+        await until(lambda: all(map(self._is_up, self._all)), "the workers are up")
         for number, (worker, before) in enumerate(leaving):
             await self._end(worker, before, release, is_killed=number == killed)
 
     async def end(self) -> None:
         for one in reversed(self._all):
-            assert await asyncio.to_thread(drained, one) == 0, one.err.read_text()[-3000:]
+            assert await asyncio.to_thread(drained, one, 90.0) == 0, one.err.read_text()[-3000:]
         broken = [e.err.name for e in self.fleet.engines if "Traceback" in e.err.read_text()]
         assert not broken, f"{broken}\n{self.fleet.errors()}"
 
@@ -84,7 +84,7 @@ class Upgrade:
         if is_killed:
             await asyncio.to_thread(one.kill)
         else:
-            assert await asyncio.to_thread(drained, one, 60.0) == 0, one.err.read_text()[-3000:]
+            assert await asyncio.to_thread(drained, one, 90.0) == 0, one.err.read_text()[-3000:]
         self.replaced[f"{before.name} to {after.name}, {'SIGKILL' if is_killed else 'SIGTERM'}"] += 1
 
 
@@ -99,7 +99,7 @@ async def test_an_upgrade_and_its_way_back_lose_nothing_and_begin_nothing_twice(
         await upgrade.begin(old)
         steps.deploy_flows(old, f"http://127.0.0.1:{fleet.ports[0][0]}", tmp_path, steady_flows.DAG, steady_flows.GRAPH)
         clients = [_client(fleet, release) for release in (old, coming)]
-        await until(lambda: fleet.acknowledged > 10, "runs are started", 60)
+        await until(lambda: fleet.acknowledged > 10, "runs are started")
         began = time.monotonic()
         migrated = await asyncio.to_thread(steps.migrate, coming, dsn)
         migration_s = time.monotonic() - began

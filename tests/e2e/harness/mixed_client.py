@@ -40,7 +40,7 @@ async def begin(client: Client, prefix: str) -> dict[str, Any]:
         "graph": flow("mixed-graph").options(key=f"{prefix}graph").bind(),
     }
     found = {name: (await client.start(bound)).id for name, bound in starts.items()}
-    assert await client.update(mixed.add, found["updated"], 5, timeout="60s") == 5
+    assert await client.update(mixed.add, found["updated"], 5, timeout="120s") == 5
     return found
 
 
@@ -51,13 +51,13 @@ async def end(client: Client, prefix: str) -> dict[str, Any]:
         await mixed.go.send(ids[name], "now")
     for number in range(2):
         await mixed.go.send(f"key:{prefix}family/{number}", "now")
-    assert await client.update(mixed.add, ids["updated"], 7, timeout="60s") == 12
+    assert await client.update(mixed.add, ids["updated"], 7, timeout="120s") == 12
     await mixed.go.send(ids["updated"], "now")
     await mixed.terms.approve(ids["asking"], mixed.Terms(7), by="ada")
     await mixed.word.resolve(ids["asking"], "well")
     await mixed.delivered.emit({"number": EVENT})
     await mixed.ok.approve(ids["dag"], by="ada")
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         return {name: await handle.result() for name, handle in handles.items()}
 
 
