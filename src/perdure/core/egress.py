@@ -25,12 +25,14 @@ LOOPBACK: Final = ("localhost", "127.0.0.0/8", "::1")
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+_SIXTOFOUR: Final = IPv6Network("2002::/16")
 _COMPATIBLE: Final = IPv6Network("::/96")
 _RESERVED: Final[tuple[tuple[IpNetwork, str], ...]] = (
-    # Special-purpose blocks that `ipaddress` of some supported Python versions calls global.
+    # Special-purpose blocks that `ipaddress` of some supported Python versions calls global, and of others private.
     (IPv4Network("192.0.0.0/24"), "reserved for protocols"),
     (IPv4Network("192.88.99.0/24"), "a 6to4 relay"),
     (IPv6Network("3fff::/20"), "reserved for documentation"),
+    (IPv6Network("64:ff9b:1::/48"), "not an address of the public internet"),
 )
 _CGNAT: Final = IPv4Network("100.64.0.0/10")
 
@@ -128,17 +130,17 @@ def special(address: IpAddress) -> str | None:
         (address.is_link_local, "a link-local address, where cloud metadata is served"),
         (address.is_multicast, "a multicast address"),
         (isinstance(address, IPv4Address) and address in _CGNAT, "a shared address of a carrier (CGNAT)"),
-        (address.is_private, "a private or reserved address"),
+        *((address in network, kind) for network, kind in _RESERVED if address.version == network.version),
     )
     for holds, kind in kinds:
         if holds:
             return kind
-    for network, kind in _RESERVED:
-        if address.version == network.version and address in network:
-            return kind
-    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST and address not in _NAT64:
-        return "not an address of the public internet"
-    return None if address.is_global or address in _NAT64 else "not an address of the public internet"
+    if isinstance(address, IPv6Address) and (address in _NAT64 or address in _SIXTOFOUR):
+        return None  # what counts is where it leads to; Python versions differ in what they call it
+    if address.is_private:
+        return "a private or reserved address"
+    is_unicast = isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+    return None if is_unicast and address.is_global else "not an address of the public internet"
 
 
 def _unmapped(address: IpAddress) -> IpAddress:
