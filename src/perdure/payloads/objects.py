@@ -75,7 +75,7 @@ class ObjectStores:
     async def has(self, folder: str, content: Content) -> bool:
         """Whether the content is there, with its size. An upload becomes visible when it is complete."""
         try:
-            found: Any = await _obstore().head_async(*self._at(folder, content.sha256))
+            found: Any = await obstore().head_async(*self._at(folder, content.sha256))
         except FileNotFoundError:
             return False
         except Exception as e:
@@ -84,7 +84,7 @@ class ObjectStores:
 
     async def put(self, folder: str, content: Content) -> None:
         try:
-            await _obstore().put_async(
+            await obstore().put_async(
                 *self._at(folder, content.sha256),
                 _checked_chunks(content),
                 use_multipart=content.size > PART_BYTES,
@@ -102,7 +102,7 @@ class ObjectStores:
         if size <= 0:
             return b""
         try:
-            part: Any = await _obstore().get_range_async(
+            part: Any = await obstore().get_range_async(
                 *self._at(reference.store, reference.sha256), start=offset, length=size
             )
         except FileNotFoundError:
@@ -117,7 +117,7 @@ class ObjectStores:
         """What is not there counts as deleted."""
         for folder, sha256 in places:
             try:
-                await _obstore().delete_async(*self._at(folder, sha256))
+                await obstore().delete_async(*self._at(folder, sha256))
             except FileNotFoundError:
                 continue
             except Exception as e:
@@ -137,20 +137,21 @@ class ObjectStores:
                 f"content is in the payload store {folder}, which this process does not know; name it in PERDURE_PAYLOADS"
             )
         if url not in self._open:
-            self._open[url] = _opened(url)
+            self._open[url] = object_store(url)
         return self._open[url], f"{folder.removeprefix(f'{url}/')}/{sha256.hex()}"
 
 
-def _obstore() -> Any:
+def obstore() -> Any:
+    """The package, where it is installed."""
     try:
         import obstore
     except ImportError:
-        raise missing("an object store for payloads", "objects") from None
+        raise missing("an object store", "objects") from None
     return cast(Any, obstore)
 
 
-def _opened(url: str) -> Any:
-    _obstore()
+def object_store(url: str) -> Any:
+    obstore()
     from obstore.store import LocalStore, from_url
 
     if url.startswith("file://"):

@@ -6,6 +6,7 @@ Law: this module reads everything that any version of it has written. A new layo
 from __future__ import annotations
 
 import base64
+from functools import cache
 from typing import Any, cast
 
 import msgspec
@@ -125,6 +126,29 @@ def event_fields(event: Event) -> dict[str, Any]:
     return {f: _to_plain(getattr(event, f)) for f in event.__struct_fields__}
 
 
+@cache
+def _defaults(struct: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (f.name, f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory())
+        for f in msgspec.structs.fields(struct)
+    )
+
+
+def told_fields(record: msgspec.Struct) -> dict[str, Any]:
+    """As `event_fields`, without the fields that have their default. Written out, because exports call it for every event there is."""
+    out: dict[str, Any] = {}
+    for name, default in _defaults(type(record)):
+        value = getattr(record, name)
+        if value is default or value == default:
+            continue
+        kind = type(value)
+        if kind is str or kind is int:
+            out[name] = value
+        else:
+            out[name] = told_fields(value) if isinstance(value, msgspec.Struct) else _to_plain(value)
+    return out
+
+
 def _to_plain(value: Any) -> Any:
     if isinstance(value, bytes):
         try:
@@ -138,9 +162,14 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
+@cache
+def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return {f.name: f.type for f in msgspec.structs.fields(struct)}
+
+
 def event_from_fields(kind: str, fields: dict[str, Any]) -> Event:
     event_type = _BY_NAME[kind]
-    hints = {f.name: f.type for f in msgspec.structs.fields(event_type)}
+    hints = _hints(cast("type[msgspec.Struct]", event_type))
     return cast("Event", event_type(**{name: _from_plain(value, hints[name]) for name, value in fields.items()}))
 
 
@@ -155,7 +184,7 @@ def _from_plain(value: Any, hint: Any) -> Any:
             None,
         )
         assert struct is not None, hint
-        parts = {f.name: f.type for f in msgspec.structs.fields(struct)}
+        parts = _hints(cast("type[msgspec.Struct]", struct))
         return struct(**{k: _from_plain(v, parts[k]) for k, v in value.items()})
     if isinstance(value, list):
         of = getattr(hint, "__args__", (None,))[0]
