@@ -14,6 +14,7 @@ from perdure.store.flow_control_rules import PostgresFlowControlRules
 from perdure.store.outbox import PostgresOutbox
 from perdure.store.postgres import PostgresStore
 from perdure.store.reads import PostgresReads
+from perdure.store.retention import PostgresRetention
 from perdure.store.saved_views import PostgresSavedViews
 from perdure.store.services import PostgresServices
 from perdure.store.sql_requests import PostgresSqlRequests
@@ -38,6 +39,7 @@ def api_ports(
         dead_letters=PostgresDeadLetters(pool),
         services=PostgresServices(pool),
         outbox=PostgresOutbox(pool),
+        retention=PostgresRetention(pool),
         views=PostgresSavedViews(pool),
         bulk_jobs=PostgresBulkJobs(pool),
         sql_requests=PostgresSqlRequests(pool),

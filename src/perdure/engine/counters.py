@@ -107,6 +107,11 @@ class Counters:
     log_chunks: int = 0
     log_chunks_dropped: int = 0
     """Output of tasks that the database did not take in time, or not at all."""
+    runs_exported: int = 0
+    runs_removed: int = 0
+    """Ended runs that retention removed."""
+    retention_failures: int = 0
+    """Times that the export or the removal of ended runs failed. It is repeated."""
     telemetry_write_failures: int = 0
     """Telemetry writes that failed. They are repeated; task output may be dropped."""
 

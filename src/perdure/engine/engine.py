@@ -28,6 +28,7 @@ from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
 from perdure.engine.payloads import Payloads, PayloadStore
 from perdure.engine.ports import Store, WorkerPort
+from perdure.engine.retention_port import RetentionStore
 from perdure.engine.runs.eviction import Eviction
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import InboxWriter
@@ -43,6 +44,7 @@ from perdure.engine.services.new_runs import NewRuns
 from perdure.engine.services.notifications import Notifications
 from perdure.engine.services.outcomes import Waiters
 from perdure.engine.services.queries import Queries
+from perdure.engine.services.retention import Retention
 from perdure.engine.services.schedules import Scheduler, ScheduleStore
 from perdure.engine.services.served import ServedDefinitions
 from perdure.engine.services.service import Body, Service, keep_running
@@ -78,6 +80,7 @@ class Stores(msgspec.Struct, frozen=True, kw_only=True):
     named_events: NamedEventStore
     event_starts: EventStartStore
     payloads: PayloadStore
+    retention: RetentionStore
 
 
 class Engine:
@@ -113,6 +116,7 @@ class Engine:
         self.telemetry = Telemetry(context, stores.telemetry, self.attempts, self.dispatcher.backlog)
         self.task_logs = TaskLogs(context.counters, stores.task_logs)
         self.upkeep = Upkeep(context, self.payloads)
+        self.retention = Retention(context, stores.retention)
         self.updates = Updates(stores.updates, stores.store, context.events.message_sent.publish)
         self.queries = Queries(context, stores.updates, parts.runs, self.flows)
         self.notifications = Notifications(context)
@@ -175,6 +179,7 @@ class Engine:
         """Services without state in the engine's memory: a failure of one does not end the session."""
         return (
             self.upkeep,
+            self.retention,
             self.waiters,
             self.start_deadlines,
             self.endings,
@@ -188,6 +193,7 @@ class Engine:
     async def open(self) -> None:
         context = self._context
         await self.upkeep.prepare()
+        await self.retention.prepare()
         self.ns = await context.store.namespace(self.settings.namespace)
         await self.lease.register()
         context.worker.open(self.upstream)

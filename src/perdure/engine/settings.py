@@ -6,6 +6,7 @@ import msgspec
 
 from perdure.core.limits import PAYLOAD_GRACE_S, PAYLOAD_INLINE_BYTES, PAYLOAD_POSTGRES_BYTES_MAX
 from perdure.core.placement import Placement
+from perdure.core.retention_limits import RETENTION_DAYS_DEFAULT
 from perdure.engine.commits.policy import CommitPolicy
 
 
@@ -22,8 +23,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement = Placement()
     notify: bool = True
     """Use LISTEN/NOTIFY to wake other engines. Never needed for correctness."""
-    retention_days: float | None = None
-    """Ended runs older than this are dropped with their partition; None keeps everything."""
+    retention_days: float | None = RETENTION_DAYS_DEFAULT
+    """Ended runs are removed after so many days, where no policy of `perdure retention` says otherwise; None keeps everything."""
+    retention_export: str = ""
+    """Object store that ended runs are exported to before they are removed (`s3://bucket/prefix`). Empty: they are not."""
+    retention_format: str = "jsonl"
+    """Format of exports: `jsonl` (compressed by gzip) or `parquet`."""
+    retention_share: float = 0.2
+    """Part of its time that the engine spends on exporting and deleting ended runs, 0.01 to 1."""
     partitions_ahead_days: int = 3
     close_grace_s: float = 10.0
     service_ttl_s: float = 15.0

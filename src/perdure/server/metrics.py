@@ -68,6 +68,9 @@ COUNTED: Final = {
     "notifications": "Notifications sent to wake other engines.",
     "log_chunks": "Chunks of task output that were stored.",
     "log_chunks_dropped": "Chunks of task output that were lost to a slow database.",
+    "runs_exported": "Ended runs that this engine exported before their removal.",
+    "runs_removed": "Ended runs that this engine removed because their retention was over.",
+    "retention_failures": "Times that exporting or removing ended runs failed; it is repeated.",
     "telemetry_write_failures": "Writes of task output and progress that failed.",
 }
 """Field of `Counters` -> help. The metric is the field after `perdure_`, with `_total`."""

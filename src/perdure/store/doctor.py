@@ -164,6 +164,29 @@ async def _connections(connection: Any) -> Finding:
     return Finding("connections", "warn", what, "Raise max_connections, or put a pooler in front of the database.")
 
 
+async def _retention(connection: Any) -> Finding | None:
+    row = await fetch_row(connection, "retention_state")
+    if row is None:
+        return None
+    if row["error"] is not None:
+        what = f"ended runs of {row['name']} are not removed: {' '.join(row['error'].split())[:300]}"
+        advice = (
+            "Nothing is removed before it is exported, so the tables grow until this is mended. An engine tries again "
+            "every minute; `perdure retention status` shows its progress."
+        )
+        return Finding("retention", "fail", what, advice)
+    if row["is_forever"]:
+        what = "ended runs are kept for ever, as before the upgrade that brought retention policies"
+        advice = (
+            "Say how long they are kept (`perdure retention set everywhere 90d`), or that this is meant "
+            "(`perdure retention set everywhere forever`)."
+        )
+        return Finding("retention", "warn", what, advice)
+    where = f", exported to {row['url']} first" if row["url"] else ""
+    last = f"; {row['removed']:,} runs were removed so far" if row["removed"] else ""
+    return Finding("retention", "ok", f"{row['policies']} policies; ended runs are removed by age{where}{last}")
+
+
 async def _stuck(connection: Any) -> Finding | None:
     if not await fetch_value(connection, "has_runs"):
         return None
@@ -299,6 +322,7 @@ CHECKS: Final[dict[str, Check]] = {
     "indexes": _indexes,
     "connections": _connections,
     "partitions": _partitions,
+    "retention": _retention,
     "stuck runs": _stuck,
     "waiting tasks": _overdue,
     "workers": _blocked,

@@ -9,6 +9,7 @@ from perdure.store.event_starts import PostgresEventStarts
 from perdure.store.named_events import PostgresNamedEvents
 from perdure.store.payloads import PostgresPayloads
 from perdure.store.postgres import PostgresStore
+from perdure.store.retention import PostgresRetention
 from perdure.store.schedules import PostgresSchedules
 from perdure.store.start_deadlines import PostgresStartDeadlines
 from perdure.store.telemetry import PostgresTelemetry
@@ -29,4 +30,5 @@ def engine_stores(store: PostgresStore) -> Stores:
         named_events=PostgresNamedEvents(store.pool),
         event_starts=PostgresEventStarts(store.pool),
         payloads=PostgresPayloads(store.pool),
+        retention=PostgresRetention(store.pool),
     )

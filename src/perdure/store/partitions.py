@@ -1,4 +1,4 @@
-"""Day partitions of the tables that grow: created ahead, dropped by age, rows of active runs carried forward.
+"""Day partitions of the tables that grow, created ahead. Retention drops them: store/retention.py.
 
 A partition covers the ids of one day. Rows outside any partition land in the default one: that is where active runs of a dropped
 day live on, because their ids belong to that day for ever.
@@ -15,7 +15,7 @@ from typing import Any, Final
 from asyncpg import exceptions as pg
 
 from perdure.core.ids import lowest_at
-from perdure.store.queries import execute, fetch, fetch_value
+from perdure.store.queries import fetch, fetch_value
 
 log = logging.getLogger("perdure.store")
 
@@ -63,27 +63,4 @@ async def _create(c: Any, table: str, day: datetime) -> int:
     except (pg.CheckViolationError, pg.LockNotAvailableError, pg.DuplicateTableError) as e:
         # Rows of that day are in the default partition already, or another transaction holds a lock: nothing is lost, the day stays there.
         log.warning("partition %s was not created: %s", name, e)
-        return 0
-
-
-async def drop_old(c: Any, keep_days: float) -> int:
-    """Drop days that ended more than keep_days ago, after moving the rows of runs that are still active."""
-    limit = datetime.now(UTC) - timedelta(days=keep_days)
-    dropped = 0
-    for name in sorted(await _existing(c)):
-        table, _, stamp = name.rpartition("_p")
-        if table not in TABLES or not stamp.isdigit():
-            continue
-        day = datetime.strptime(stamp, "%Y%m%d").replace(tzinfo=UTC)
-        if day + timedelta(days=1) <= limit:
-            dropped += await _drop(c, table, name)
-    await execute(c, "drop_old_keys", below=_bound(_day(limit)))
-    return dropped
-
-
-async def _drop(c: Any, table: str, name: str) -> int:
-    try:
-        return int(await fetch_value(c, "drop_partition", parent=table, name=name))
-    except (pg.LockNotAvailableError, pg.DeadlockDetectedError) as e:
-        log.warning("partition %s was not dropped, next time: %s", name, e)
         return 0

@@ -241,10 +241,6 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
         async with self._pool.take() as c:
             return await partitions.create_ahead(c, ahead_days)
 
-    async def drop_partitions(self, keep_days: float) -> int:
-        async with self._pool.take() as c:
-            return await partitions.drop_old(c, keep_days)
-
 
 def _text(data: bytes | None) -> str | None:
     return data.decode() if data is not None else None

@@ -36,6 +36,7 @@ from perdure.engine.api.ports import (
     Definitions,
     KeyAdmin,
     Reads,
+    RetentionAdmin,
     RuleStore,
     SavedViews,
     SecretSealer,
@@ -81,6 +82,7 @@ class ApiPorts:
     dead_letters: DeadLetters
     services: ServiceStore
     outbox: OutboxStore
+    retention: RetentionAdmin
     views: SavedViews
     bulk_jobs: BulkJobs
     sql_requests: SqlRequestStore

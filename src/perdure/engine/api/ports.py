@@ -27,6 +27,7 @@ from perdure.core.api.cluster import QueueItem, WorkerDetail, WorkerItem
 from perdure.core.api.dead_letters import DeadLetterFilter, DeadLetterPage, DeadLetterPosition
 from perdure.core.api.definitions import Definition, VersionItem, WorkflowItem
 from perdure.core.api.flow_control import LimitUsage, RateRule, RulePosition, RuleView
+from perdure.core.api.retention import PolicyView
 from perdure.core.api.run_paths import FindPaths
 from perdure.core.api.runs import ListTasks, LogPage, LogPosition, RunCount, RunDetail, RunItem, RunPage, TaskPage
 from perdure.core.api.saved_views import SavedView
@@ -41,6 +42,7 @@ from perdure.core.events import Recorded
 from perdure.core.run_counts import Bins
 from perdure.core.run_query import Node
 from perdure.core.timeline.rows import TimelineRows
+from perdure.engine.retention_port import RetentionJob
 
 SCAN_ROWS_MAX: Final = 5_000
 """Rows of one source that a page may look at to find matches."""
@@ -330,6 +332,17 @@ class ApprovalStore(Protocol):
     async def now_us(self) -> int: ...
     async def was_used(self, link: bytes) -> bool: ...
     async def key_name(self, ident: str) -> str | None: ...
+
+
+class RetentionAdmin(Protocol):
+    async def policies(self, ns: int) -> list[PolicyView]: ...
+    async def set_policy(self, ns: int, workflow: str, days: float | None, by: str) -> PolicyView | None:
+        """`ns` 0: all namespaces. None: the namespace has as many as it may have."""
+        ...
+
+    async def remove_policy(self, ns: int, workflow: str) -> bool: ...
+    async def jobs(self, limit: int) -> list[RetentionJob]: ...
+    async def export_address(self) -> str: ...
 
 
 class RuleStore(Protocol):

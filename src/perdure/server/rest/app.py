@@ -31,6 +31,7 @@ from perdure.server.rest import (
     pages,
     payloads,
     repairs,
+    retention,
     run_paths,
     runs,
     saved_views,
@@ -68,6 +69,7 @@ API_ROUTERS: Final = (
     messages.router,
     approvals.router,
     flow_control.router,
+    retention.router,
     services.router,  # before workers: /workers/allocate is no id of one
     workers.router,
     stream.router,

@@ -81,3 +81,13 @@ select concat_ws(' ', host(inet_server_addr()), inet_server_port(), pg_postmaste
 -- Whether each setting has its value for this statement.
 select coalesce(bool_and(current_setting(u.name, true) = u.value), true) as held
   from unnest(:settings.name::text[], :settings.value::text[]) as u(name, value);
+
+-- name: retention_state
+-- No row: there are no tables of retention yet.
+select (select count(*) from perdure.retention_policy) as policies,
+       exists (select from perdure.retention_policy p where p.ns = 0 and p.days is null and p.updated_by = 'migration 0003') as is_forever,
+       (select x.url from perdure.retention_export x) as url,
+       (select sum(j.removed)::bigint from perdure.retention_job j where j.status = 'done') as removed, o.name, o.error
+  from (select 1) one
+  left join perdure.retention_job o on o.status in ('exporting', 'removing')
+ where to_regclass('perdure.retention_policy') is not null;

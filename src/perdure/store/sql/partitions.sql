@@ -10,11 +10,3 @@ select p.relname as parent, c.relname as name, pg_get_expr(c.relpartbound, c.oid
 -- name: create_partition
 -- One engine at a time changes partitions; the others wait and find it done.
 select perdure.create_partition(:parent, :name, :low, :high) as done;
-
--- name: drop_partition
--- One engine at a time; the others skip.
-select perdure.drop_partition(:parent, :name) as done;
-
--- name: drop_old_keys
--- The keys of runs that went with their partition are free again.
-delete from perdure.run_key k where k.run_id < :below and not exists (select from perdure.run_queue q where q.run_id = k.run_id);
