@@ -76,6 +76,8 @@ insert into perdure.workflow_version (ns, workflow, version, kind) values (1, 's
 insert into perdure.sql_request (ns, act, name, payload, options, by, at, due_at) values (1, 'emit', 'asked', '1', jsonb_build_object(), 'me', now(), now());
 insert into perdure.event_start (event_id, ns, workflow, version, due_at) select id, 1, 'subscribed', 'v', now() from perdure.named_event;
 insert into perdure.run_count (ns, workflow, at, writer, success) values (1, 'w', now() - interval '3 days', 1, 1);
+insert into perdure.retention_job (id, name, action, status, low, high, cutoff, default_days, rules, lease_until) values
+  ('{JOB}', 'rest', 'delete', 'removing', '{bytes(16).hex()}', '{(b"f" * 16).hex()}', now() + interval '1 hour', 0, '{{"/": 0}}', now());
 insert into perdure.run_duration (ns, workflow, day, size, writer, n) values (1, 'w', now() - interval '3 days', 1, 1, 1);
 """
 
@@ -138,6 +140,7 @@ def tasks(queue: str) -> dict[str, Any]:
 
 
 RUN_LOCKED = f"select 1 from perdure.run_queue where run_id = '{RUN}' for update"
+REMOVAL = {"id": JOB, "epoch": 1}
 SENT = {"run_id": RUN, "ns": 1, "body": b"x"}
 NOTE = (OWNED, 1, "w", NOW, NOW, b"", None)
 MERGE = {"below": NOW, "into_s": 3_600, "limit": 10}
@@ -194,6 +197,8 @@ LOCKS = [
     ),
     held("pause_run", "run_queue", f"run_id = '{RUN}'", **SENT, by="ada", reason=None),
     held("delete_run", "run", f"run_id = '{DONE}'", run_id=DONE, ns=1, low=DONE, high=DONE),
+    held("delete_expired", "run", f"run_id = '{DONE}'", **REMOVAL, batch=10),
+    held("delete_expired", "retention_job", f"id = '{JOB}'", **REMOVAL, batch=10),
     claimed("claim_bulk_job", "bulk_job", f"id = '{JOB}'", session=LIVE),
     held("record_bulk_runs", "bulk_job", f"id = '{ENDED_JOB}'", session=LIVE, id=ENDED_JOB, runs=[(RUN, "done", "")]),
     kept("resolve_promise", **SENT, name="p", authorized=True),
@@ -280,7 +285,7 @@ def locks_in(sql: str) -> list[re.Match[str]]:
     return list(re.finditer(r"\bfor (?:no key )?(?:key )?(?:update|share)\b|\bpg_\w*advisory\w*lock\w*", sql))
 
 
-LOCKS_IN_FUNCTIONS = {"delete_run": 1}
+LOCKS_IN_FUNCTIONS = {"delete_run": 1, "delete_expired": 2}
 """Of the function that the query calls."""
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Perdure, Promise, State, task, workflow
+from perdure import EngineSettings, Perdure, Promise, State, task, workflow
 from perdure.core import ids
 from perdure.engine.run_ids import RunIds
+from perdure.engine.services import retention as service
+from perdure.errors import Unavailable
 from perdure.sdk import registry
 from perdure.store import partitions
 from perdure.store.connections import connect
@@ -106,7 +108,14 @@ async def test_a_day_whose_rows_are_in_the_default_partition_already_stays_there
     assert f"run_state_p{datetime.now(UTC):%Y%m%d} was not created" in caplog.text
 
 
-async def test_dropping_an_old_day_gives_its_disk_back_and_keeps_younger_days(sql: Any) -> None:
+async def retained(dsn: str) -> None:
+    """Retention has done all there is to do for runs that are older than five days."""
+    async with Perdure(dsn, settings=EngineSettings(retention_days=5.0, retention_share=1.0)) as p:
+        while await p.engine.retention.work_once():
+            pass
+
+
+async def test_dropping_an_old_day_gives_its_disk_back_and_keeps_younger_days(dsn: str, sql: Any) -> None:
     await partitions.create_ahead(sql, 0)
     for table in partitions.TABLES:
         await partitions._create(sql, table, day_ago(OLD_DAYS))
@@ -121,7 +130,7 @@ async def test_dropping_an_old_day_gives_its_disk_back_and_keeps_younger_days(sq
     )
     path = await sql.fetchval("select pg_relation_filepath($1::text::regclass)", f"perdure.{name}")
     assert await sql.fetchval("select (pg_stat_file($1::text)).size", path) > 500_000
-    assert await partitions.drop_old(sql, 5) == len(partitions.TABLES)
+    await retained(dsn)
     noted = {r["parent"]: r["below"] for r in await sql.fetch("select parent, below from perdure.retention")}
     assert noted == dict.fromkeys(partitions.TABLES, partitions._bound(day_ago(OLD_DAYS - 1))), (
         "verify knows what was dropped"
@@ -148,7 +157,7 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
         return ids.run_id(int(moment.timestamp() * 1000), 0, secrets.randbits(62))
 
     monkeypatch.setattr(RunIds, "new", old_id)
-    async with Perdure(dsn) as p:
+    async with Perdure(dsn):
         ended = await ends_on_its_day.options(key="ended").start("e")
         assert await ended.result("3m") == "<e>"
         active = await outlives_its_day.options(key="active").start("a")
@@ -164,7 +173,8 @@ async def test_a_run_that_outlives_its_day_is_carried_forward_and_completes(
         }
         events = len(await active.history())
 
-        assert await p.store.drop_partitions(5) == len(partitions.TABLES)
+        await sql.execute("update perdure.run set finished_at = finished_at - interval '8 days'")
+        await retained(dsn)
 
         assert await places(sql, active.id) == {"history_default", "task_default", "run_state_default"}
         assert await places(sql, ended.id) == set()
@@ -193,16 +203,24 @@ async def places(sql: Any, run_id: str) -> set[str]:
     return found
 
 
-async def test_a_partition_that_somebody_locks_is_left_for_the_next_time(
-    dsn: str, sql: Any, caplog: pytest.LogCaptureFixture
+async def test_a_partition_that_another_session_locks_is_dropped_later(
+    dsn: str, sql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(service, "DROP_TRIES", 1)
     for table in partitions.TABLES:
         await partitions._create(sql, table, day_ago(OLD_DAYS))
     holder = await asyncpg.connect(dsn)
     try:
         async with holder.transaction():
             await holder.fetchval("select pg_advisory_xact_lock(hashtext('perdure.partitions'))")
-            assert await partitions.drop_old(sql, 5) == 0
+            with pytest.raises(Unavailable, match="in use"):
+                await retained(dsn)
+        async with holder.transaction():
+            await holder.execute("lock table perdure.history in access share mode")
+            with pytest.raises(Unavailable):
+                await retained(dsn)
     finally:
         await holder.close()
-    assert await partitions.drop_old(sql, 5) == len(partitions.TABLES)
+    monkeypatch.undo()
+    await retained(dsn)
+    assert not [r for r in await relations(sql) if f"{day_ago(OLD_DAYS):%Y%m%d}" in r]
