@@ -40,7 +40,17 @@ from perdure import errors as public
 from perdure.app.setting_values import as_toml, struct_of
 from perdure.bench.shipped_costs import shipped_costs
 from perdure.cli.reference import page as cli_page
-from perdure.core import application_limits, commands, errors, events, lifecycle, limits, placement, retry
+from perdure.core import (
+    application_limits,
+    commands,
+    errors,
+    events,
+    lifecycle,
+    limits,
+    placement,
+    retention_limits,
+    retry,
+)
 from perdure.core.capacity import balance
 from perdure.core.capacity.costs import UNITS
 from perdure.core.capacity.load import Assumptions, DatabaseSize, ExpectedLoad
@@ -228,7 +238,7 @@ def limits_page() -> str:
         "",
         "## Fixed bounds",
         "",
-        "These are constants of `perdure.core.limits` and `perdure.core.application_limits`. They are the same for every process of one version and cannot be set.",
+        "These are constants of `perdure.core.limits`, `perdure.core.application_limits` and `perdure.core.retention_limits`. They are the same for every process of one version and cannot be set.",
         "",
         "| name | default | meaning |",
         "|---|---|---|",
@@ -236,6 +246,10 @@ def limits_page() -> str:
         *(
             f"| `{name}` | {getattr(application_limits, name):,} | {_sentence(text)} |"
             for name, text in documented(application_limits)
+        ),
+        *(
+            f"| `{name}` | {getattr(retention_limits, name):,g} | {_sentence(text)} |"
+            for name, text in documented(retention_limits)
         ),
         "",
         "## EngineSettings",
