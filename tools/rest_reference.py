@@ -23,6 +23,7 @@ ORDER: Final = (
     "services",
     "workers",
     "payloads",
+    "retention",
     "sessions",
     "administration",
 )

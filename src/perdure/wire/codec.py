@@ -179,12 +179,12 @@ def _from_plain(value: Any, hint: Any) -> Any:
             return value["text"].encode()
         if set(value) == {"base64"}:
             return base64.b64decode(value["base64"])
-        struct = next(
+        struct: type[msgspec.Struct] | None = next(
             (t for t in getattr(hint, "__args__", (hint,)) if isinstance(t, type) and issubclass(t, msgspec.Struct)),
             None,
         )
         assert struct is not None, hint
-        parts = _hints(cast("type[msgspec.Struct]", struct))
+        parts = _hints(struct)
         return struct(**{k: _from_plain(v, parts[k]) for k, v in value.items()})
     if isinstance(value, list):
         of = getattr(hint, "__args__", (None,))[0]
