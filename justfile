@@ -234,6 +234,7 @@ costs-record *args:
     uv run python -m json.tool --indent 1 costs.json src/perdure/bench/costs.json
     rm costs.json
     uv run python docs/generate.py
+    PERDURE_MEASURE_COSTS=1 uv run pytest -q tests/bench/test_costs.py
 
 # Plants one bug at a time in a copy of the tree: do the tests catch it? See tests/mutation/run.py.
 mutate *args:

@@ -34,6 +34,7 @@ HOMES: Final[dict[str, Home]] = {
     "payload": "run",
     "payload_chunk": "run",
     "payload_garbage": "run",
+    "payload_key": "local",
     "payload_part": "run",
     "payload_use": "run",
     "task_queue": "run",
