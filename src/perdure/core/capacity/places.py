@@ -76,4 +76,11 @@ HOMES: Final[dict[str, Home]] = {
     "audit_chain": "local",
     "audit_head": "local",
     "retention": "local",
+    "retention_policy": "copy",
+    "retention_job": "local",
+    "retention_export": "local",
+    "retention_part": "local",
+    "retention_kept": "local",
+    "retention_look": "local",
+    "retention_hold": "run",
 }
