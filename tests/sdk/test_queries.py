@@ -170,7 +170,7 @@ async def test_a_query_knows_the_run(runner: QueryRunner) -> None:
     }
 
 
-async def test_workflow_code_knows_its_run_in_the_same_way() -> None:
+def test_workflow_code_knows_its_run_in_the_same_way() -> None:
     seen: list[wf.CurrentRun] = []
 
     @workflow(name="unit_query_informed")
