@@ -16,7 +16,9 @@ from tests.cli.live import perdure
 
 NO_DATA = {"mcp", "dev", "init", "server", "worker", "job", "completion", "migrate", "login", "logout"}
 """Commands that run a process or print no data."""
-JSON_ONLY = {"doctor", "explain", "verify", "bench", "bench scale"}
+JSON_ONLY = {"doctor", "explain", "verify", "bench", "bench costs", "bench scale", "import"} | {
+    f"keys {verb}" for verb in ("list", "retire", "rewrap", "rotate")
+}
 """Commands on the database with a report of their own: `--json`, without `-o`."""
 LINES_MAX = 50
 
@@ -83,7 +85,7 @@ def test_the_first_page_fits_on_a_screen() -> None:
 
 def test_nouns_are_the_groups_that_can_list() -> None:
     groups = {name for name, entry in COMMANDS.items() if "list" in getattr(load(entry.module)[name], "commands", {})}
-    assert groups - {"versions", "bulk", "notify"} == NOUNS, (
+    assert groups - {"versions", "bulk", "keys", "notify", "retention"} == NOUNS, (
         "versions are those of one workflow; the others have no plural"
     )
 

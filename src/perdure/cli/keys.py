@@ -26,6 +26,8 @@ Keys = Annotated[
     ),
 ]
 
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
 keys = typer.Typer(help="List, rotate and retire the keys that encrypt payloads.", no_args_is_help=True)
 
 
@@ -37,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def show(
     dsn: Dsn = None,
     where: Keys = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the data keys, and say which of them can be used here.
 
@@ -58,23 +60,25 @@ def show(
 
 
 @keys.command()
-def rotate(dsn: Dsn = None, where: Keys = None) -> None:
+def rotate(dsn: Dsn = None, where: Keys = None, as_json: Json = False) -> None:
     """Make a new data key. Every running engine encrypts new data with it within seconds; old data stays readable."""
     made = _with_keys(dsn, where, lambda known, c: known.rotate(c))
-    print(f"data key {made} encrypts new data from now on")
+    _tell(as_json, {"id": made}, f"data key {made} encrypts new data from now on")
 
 
 @keys.command()
-def rewrap(dsn: Dsn = None, where: Keys = None) -> None:
+def rewrap(dsn: Dsn = None, where: Keys = None, as_json: Json = False) -> None:
     """Wrap all data keys with the newest master key, so that older master keys are not needed any more."""
     done = _with_keys(dsn, where, lambda known, c: known.rewrap(c))
-    print(f"rewrapped {len(done)} data keys" if done else "nothing to do: the newest master key wraps all data keys")
+    nothing = "nothing to do: the newest master key wraps all data keys"
+    _tell(as_json, {"rewrapped": done}, f"rewrapped {len(done)} data keys" if done else nothing)
 
 
 @keys.command()
 def retire(
     key_id: Annotated[int, typer.Argument(metavar="ID", help="The data key, as `perdure keys list` shows it.")],
     dsn: Dsn = None,
+    as_json: Json = False,
 ) -> None:
     """Delete a data key that nothing is encrypted with any more.
 
@@ -94,7 +98,13 @@ def retire(
 
     with database(dsn) as address:
         asyncio.run(run(address))
-    print(f"data key {key_id} is deleted")
+    _tell(as_json, {"deleted": key_id}, f"data key {key_id} is deleted")
+
+
+def _tell(as_json: bool, data: Any, text: str) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(data).decode() if as_json else text)
 
 
 def _with_keys(dsn: str | None, where: str | None, act: Callable[[PayloadKeys, Any], Awaitable[T]]) -> T:
