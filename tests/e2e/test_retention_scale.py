@@ -27,6 +27,7 @@ from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 from perdure.store.verify import verify
 from tests.e2e.test_retention import manifests
+from tests.fakes.waiting import busy
 
 RUNS = int(os.environ.get("PERDURE_RETENTION_RUNS", "3000"))
 DAYS = int(os.environ.get("PERDURE_RETENTION_PARTITIONS", "3"))
@@ -77,7 +78,7 @@ class Load:
     async def _go(self) -> None:
         due, last = 0.0, time.monotonic()
         while True:
-            await asyncio.sleep(0.01)
+            await busy(0.01)
             now = time.monotonic()
             due, last = min(due + (now - last) * self.rate, 500), now
             while due >= 1:
@@ -102,9 +103,9 @@ class Load:
 
     async def window(self, seconds: float) -> tuple[float, list[float]]:
         """Runs per second, and how long each took."""
-        await asyncio.sleep(SETTLE_S)
+        await busy(SETTLE_S)
         began, first = time.monotonic(), len(self.ended)
-        await asyncio.sleep(seconds)
+        await busy(seconds)
         ended = self.ended[first:]
         return len(ended) / (time.monotonic() - began), [end - start for start, end in ended]
 

@@ -15,7 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # for `tests`
 
 from perdure import EngineSettings, Perdure
 from perdure.engine.services import retention as service
-from perdure.store.connections import connect
+from tests.fakes.waiting import until
+
+WITHIN_S = 86_400.0
 
 
 def parse() -> argparse.Namespace:
@@ -38,19 +40,6 @@ async def follow(gate: asyncio.Event) -> None:
             gate.set()
         else:
             gate.clear()
-
-
-async def is_open(dsn: str) -> bool:
-    """Whether there is a job that was left by an engine which is gone; its lease is waited for."""
-    c = await connect(dsn)
-    try:
-        return bool(
-            await c.fetchval(
-                "select count(*), pg_sleep(0.1) from perdure.retention_job where status in ('exporting', 'removing')"
-            )
-        )
-    finally:
-        await c.close()
 
 
 async def main() -> None:
@@ -77,9 +66,13 @@ async def main() -> None:
     service.Retention.poll_s = 3_600.0  # it is asked below
     async with Perdure(args.dsn, settings=settings) as client:
         print("ready", flush=True)
-        while True:
-            if not await client.engine.retention.work_once() and not await is_open(args.dsn):
-                break
+        retention = client.engine.retention
+
+        async def is_done() -> bool:
+            """A job that was left by an engine which is gone is taken up when its lease has run out."""
+            return not await retention.work_once() and not await retention._store.is_busy()
+
+        await until(is_done, within_s=WITHIN_S)
         print("done", flush=True)
     if args.held:
         reader.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from typing import Any
 
@@ -122,4 +121,3 @@ async def _fill_day(c: Any, known: list[Template], begin_ms: int, runs: int) -> 
             known[i % len(known)].copy(run_id, rows)
         for table, columns in (("run", RUN), ("history", HISTORY), ("task", TASK)):
             await c.copy_records_to_table(table, schema_name="perdure", records=rows[table], columns=columns)
-        await asyncio.sleep(0)

@@ -5,7 +5,7 @@
 Laws:
 
 1. A job has a frozen set of runs: those that its rules call expired at its cutoff. Runs end after the cutoff, so the set cannot grow, and
-   whoever takes the job up after a crash continues behind the last part.
+   an engine that takes the job up after a crash continues behind the last part.
 2. One engine at a time is at work on the job. Each step checks the job's epoch in its own transaction, and no two epochs write the same
    object: an engine that was halted and comes back changes nothing.
 3. Nothing is removed before the manifest is there and every object was read back with its checksum.
@@ -61,7 +61,7 @@ SHARE_MIN: Final = 0.01
 EXPORT_OFF: Final = "off"
 
 
-class JobLost(Unavailable):
+class RetentionJobLost(Unavailable):
     """Another engine has taken up the retention job."""
 
 
@@ -108,7 +108,7 @@ class Retention(Service):
             return False
         try:
             await self._work(job)
-        except JobLost as e:
+        except RetentionJobLost as e:
             log.warning("%s", e)
         except Exception as e:
             self._counters.retention_failures += 1
@@ -338,5 +338,5 @@ def _check(outcome: str, job: RetentionJob) -> None:
         raise _lost(job)
 
 
-def _lost(job: RetentionJob) -> JobLost:
-    return JobLost(f"another engine has taken up the removal of ended runs of {job.name}")
+def _lost(job: RetentionJob) -> RetentionJobLost:
+    return RetentionJobLost(f"another engine has taken up the removal of ended runs of {job.name}")

@@ -54,7 +54,7 @@ class RetentionPolicies(BaseModel):
     default_days: float | None = Field(description="Where no policy says otherwise; null: for ever.")
 
 
-class RetentionJob(BaseModel):
+class RetentionRemoval(BaseModel):
     """The removal of the ended runs of one day."""
 
     id: str = Field(examples=[m.ID])
@@ -75,7 +75,7 @@ class RetentionJob(BaseModel):
 
 
 class RetentionState(BaseModel):
-    jobs: list[RetentionJob] = Field(description="Newest first.")
+    jobs: list[RetentionRemoval] = Field(description="Newest first.")
     export: str | None = Field(description="Where ended runs are exported to before they are removed; null: nowhere.")
 
 
@@ -127,9 +127,9 @@ def _policy(p: PolicyView) -> RetentionPolicy:
     )
 
 
-def _job(job: RetentionJobView) -> RetentionJob:
+def _job(job: RetentionJobView) -> RetentionRemoval:
     ident = ids.text(job.id)
-    return RetentionJob.model_validate(
+    return RetentionRemoval.model_validate(
         {
             "id": ident,
             "day": job.name,
