@@ -155,12 +155,16 @@ def test_every_link_and_image_of_the_built_site_leads_somewhere(site: Path) -> N
     assert not broken, "\n".join(broken)
 
 
+def _built(site: Path, page: str) -> Path:
+    return site / page.removesuffix(".md").removesuffix("index") / "index.html"
+
+
 def test_anchors_are_those_of_the_markdown(site: Path) -> None:
     """Links within the repository and links to the site name a heading alike."""
     for entry in docs_site.entries():
         if entry.path == "index.md":
             continue
-        built = page_of(site / entry.path.removesuffix(".md") / "index.html").ids
+        built = page_of(_built(site, entry.path)).ids
         lost = anchors_of(DOCS / entry.path) - built
         assert not lost, f"{entry.path}: {lost}"
 
@@ -193,8 +197,7 @@ def test_no_page_shows_marks_of_markdown(site: Path) -> None:
 def test_each_page_has_one_heading_a_title_of_its_own_and_a_description(site: Path) -> None:
     titles: dict[str, str] = {}
     for entry in docs_site.entries():
-        at = "" if entry.path == "index.md" else entry.path.removesuffix(".md")
-        page = page_of(site / at / "index.html")
+        page = page_of(_built(site, entry.path))
         assert page.headings == 1, f"{entry.path} has {page.headings} first headings"
         assert page.described == 1, f"{entry.path} has no description: open it with a paragraph"
         assert page.title not in titles, f"{entry.path} and {titles.get(page.title)} have the title {page.title!r}"

@@ -73,7 +73,6 @@ COMMAND_POINTERS: Final[dict[str, str]] = {
     "dlq": _DEAD_LETTER,
     "failed": f"`perdure list --status failed` lists failed runs. {_DEAD_LETTER}",
     "key": _API_KEY,
-    "keys": _API_KEY,
     "apikey": _API_KEY,
     "token": _API_KEY,
     "signin": "`perdure login` signs in to a server.",
