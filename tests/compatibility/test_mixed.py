@@ -1,4 +1,7 @@
-"""Servers, workers and clients of this version and of the one before it work together, on a schema that is newer than both."""
+"""Servers, workers and clients of this version and of the one before it work together, on a schema that is newer than both.
+
+The version before has made the database: one that a version makes anew needs that version.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,11 @@ WAITING = len(mixed_client.RESULTS) - 1 + 2
 
 
 async def test_what_one_version_begins_the_other_brings_to_its_end(
-    dsn: str, tmp_path: Path, old: Release, coming: Release
+    bare_dsn: str, tmp_path: Path, old: Release, coming: Release
 ) -> None:
     """Twice: an old server with a newer worker and client first, then the reverse; and the other way round."""
+    dsn = bare_dsn
+    steps.migrate(old, dsn)
     steps.migrate(coming, dsn)
     with Servers(tmp_path, dsn, 1, lease_s=LEASE_S) as fleet:
         await _half(fleet, server=old, others=coming, begin="a-", deploy=True)
@@ -70,8 +75,10 @@ async def _client(fleet: Servers, release: Release, what: str, prefix: str) -> o
 
 
 async def test_after_the_end_of_an_upgrade_the_version_before_is_refused_with_what_to_do(
-    dsn: str, tmp_path: Path, old: Release, coming: Release
+    bare_dsn: str, tmp_path: Path, old: Release, coming: Release
 ) -> None:
+    dsn = bare_dsn
+    steps.migrate(old, dsn)
     steps.migrate(coming, dsn)
     with Servers(tmp_path, dsn, 1, lease_s=LEASE_S) as fleet:
         server = fleet.server(0, old)
