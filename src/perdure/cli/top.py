@@ -50,7 +50,7 @@ def top(
     from perdure.cli.top_frame import Sorting, draw, plain
 
     with server.connect(answer_s=ANSWER_S, tries=1) as api:
-        reader = _Screen(api)
+        reader = TopReader(api)
         if server.out.mode in ("json", "yaml"):
             server.out.data(reader.read().as_data())
         elif server.out.mode == "plain":
@@ -61,7 +61,7 @@ def top(
             _follow(server, reader, interval)
 
 
-class _Screen:
+class TopReader:
     def __init__(self, api: HttpApi) -> None:
         self._api = api
         self._since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -102,7 +102,7 @@ class _Screen:
         return max(now[1] - last[1], 0) / passed_s, max(now[2] - last[2], 0) / passed_s
 
 
-def _follow(server: Remote, reader: _Screen, interval: float) -> None:
+def _follow(server: Remote, reader: TopReader, interval: float) -> None:
     from rich.live import Live
 
     from perdure.cli.top_frame import Sorting, away, draw
