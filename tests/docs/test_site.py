@@ -107,6 +107,12 @@ def target_of(site: Path, page: Path, link: str) -> Path:
     return target / "index.html" if target.is_dir() else target
 
 
+def built_at(site: Path, path: str) -> Path:
+    """The HTML of a page of docs/."""
+    page = Path(path)
+    return site / (page.parent if page.name == "index.md" else page.with_suffix("")) / "index.html"
+
+
 def has_heading(page: Path, fragment: str) -> bool:
     """Names that begin with two underscores are those of the theme's own script."""
     return not fragment or fragment.startswith("__") or fragment in page_of(page).ids
@@ -155,16 +161,12 @@ def test_every_link_and_image_of_the_built_site_leads_somewhere(site: Path) -> N
     assert not broken, "\n".join(broken)
 
 
-def _built(site: Path, page: str) -> Path:
-    return site / page.removesuffix(".md").removesuffix("index") / "index.html"
-
-
 def test_anchors_are_those_of_the_markdown(site: Path) -> None:
     """Links within the repository and links to the site name a heading alike."""
     for entry in docs_site.entries():
         if entry.path == "index.md":
             continue
-        built = page_of(_built(site, entry.path)).ids
+        built = page_of(built_at(site, entry.path)).ids
         lost = anchors_of(DOCS / entry.path) - built
         assert not lost, f"{entry.path}: {lost}"
 
@@ -172,7 +174,7 @@ def test_anchors_are_those_of_the_markdown(site: Path) -> None:
 @pytest.mark.parametrize("page", ["start.md", *PAGES])
 def test_the_built_page_has_what_the_tests_type(site: Path, page: str) -> None:
     """tests/docs/test_start.py walks the Markdown: its files and commands are those of the site, with the names of the files."""
-    text = (site / page.removesuffix(".md") / "index.html").read_text(encoding="utf-8")
+    text = built_at(site, page).read_text(encoding="utf-8")
     shown = [
         html.unescape(re.sub(r"<[^>]+>", "", code)).strip() for code in re.findall(r"<pre>(.*?)</pre>", text, re.DOTALL)
     ]
@@ -197,7 +199,7 @@ def test_no_page_shows_marks_of_markdown(site: Path) -> None:
 def test_each_page_has_one_heading_a_title_of_its_own_and_a_description(site: Path) -> None:
     titles: dict[str, str] = {}
     for entry in docs_site.entries():
-        page = page_of(_built(site, entry.path))
+        page = page_of(built_at(site, entry.path))
         assert page.headings == 1, f"{entry.path} has {page.headings} first headings"
         assert page.described == 1, f"{entry.path} has no description: open it with a paragraph"
         assert page.title not in titles, f"{entry.path} and {titles.get(page.title)} have the title {page.title!r}"
