@@ -47,7 +47,7 @@ from perdure.engine.services.queries import Queries
 from perdure.engine.services.retention import Retention
 from perdure.engine.services.schedules import Scheduler, ScheduleStore
 from perdure.engine.services.served import ServedDefinitions
-from perdure.engine.services.service import Body, Service, keep_running
+from perdure.engine.services.service import Body, Service, ended, keep_running
 from perdure.engine.services.start_deadlines import StartDeadlines, StartDeadlineStore
 from perdure.engine.services.task_logs import TaskLogs, TaskLogStore
 from perdure.engine.services.telemetry import Telemetry, TelemetryStore
@@ -239,9 +239,7 @@ class Engine:
             log.warning("closing with %d tasks in flight; other engines will take over", len(self.attempts.flights))
             if outlives_us:
                 await self._leave_running()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
         await worker.close()
         await self.task_logs.close()
         await self.telemetry.close()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from time import monotonic
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ PAUSE_S_MAX: Final = 5.0
 """Before a service that keeps failing is tried again."""
 STEADY_S: Final = 5.0
 """A loop that ran for this long before it failed begins with the first pause again."""
+CANCEL_AGAIN_S: Final = 5.0
+"""Before a task that has not ended is cancelled again; longer than what a service does at its end."""
 TIMER_SLACK_S: Final = 0.002
 """After a moment by our clock, so that it has come by the database's."""
 
@@ -116,6 +118,9 @@ async def keep_running(
             await body()
             return
         except Exception as e:
+            if is_cancelled():
+                # A driver may answer a cancellation by an error of its own, as of a rollback on a connection that was cut.
+                raise asyncio.CancelledError from e
             if recover is None or not await recover(e):
                 outage.failed(e, unexpected=not isinstance(e, Unavailable))
         finally:
@@ -124,3 +129,18 @@ async def keep_running(
             pause_s = FIRST_PAUSE_S
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
         pause_s = min(pause_s * 2, pause_s_max)
+
+
+def is_cancelled() -> bool:
+    """Whether the current task was asked to end, also if an error has taken the place of the request."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def ended(tasks: Collection[asyncio.Task[None]], again_s: float = CANCEL_AGAIN_S) -> None:
+    """Cancel tasks until all have ended: one that loses its cancellation would go on for ever, and be waited for as long."""
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=again_s)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they ended with has been seen
