@@ -242,6 +242,7 @@ async def test_a_server_checks_creates_and_revokes_keys_under_its_role(granted: 
 
 
 READER_MUST_NOT = [
+    "select wrapped from perdure.payload_key",
     "select hash from perdure.api_key",
     "select hash from perdure.web_session",
     "select * from perdure.api_key",
@@ -261,6 +262,7 @@ READER_COLUMNS = {
     "webhook": "name, event",
     "web_session": "subject",
     "notification_rule": "name, address",
+    "payload_key": "id, master",
 }
 """Of tables with columns that a reader does not see."""
 
