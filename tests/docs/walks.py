@@ -36,7 +36,7 @@ from tests.docs.pages import Block, blocks_of, matches
 
 COMMAND_S_MAX: Final = 120.0
 INSTALL_S_MAX: Final = 900.0
-STOP_S_MAX: Final = 30.0
+STOP_S_MAX: Final = 90.0
 _INSTALL: Final = re.compile(r"(python3 -m venv|pip install|\. \.venv/bin/activate)\b")
 _CTRL_C: Final = re.compile(r"^<!-- ctrl-c: (\w+) -->$")
 _TERMINAL: Final = re.compile(r"(\w+)(?:, (stays)|, pid of (\w+))?")
@@ -127,6 +127,7 @@ class Terminal:
                 self._process.wait(STOP_S_MAX)
             except subprocess.TimeoutExpired:
                 self.send(signal.SIGKILL)
+                self._process.wait(STOP_S_MAX)
 
 
 def _plain(line: bytes) -> str:
