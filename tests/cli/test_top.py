@@ -19,6 +19,7 @@ from rich.console import Console
 from perdure.cli.top_frame import Snapshot, Sorting, by_queue, draw
 from tests.cli.live import PROGRAM, clean_environment, perdure
 from tests.cli.processes import Running, server, started
+from tests.fakes.waiting import until_sync
 
 MODULE = """
 from pathlib import Path
@@ -48,9 +49,18 @@ def running(dsn: str, tmp_path: Path) -> Iterator[Running]:
 
 def test_one_page_and_the_live_page(running: Running) -> None:
     assert perdure("run", "top_flow", PERDURE_URL=running.http).code == 0
-    data = json.loads(perdure("top", "-o", "json", PERDURE_URL=running.http).out)
+
+    def page_as_data() -> Any:
+        done = perdure("top", "-o", "json", PERDURE_URL=running.http)
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    until_sync(lambda: page_as_data()["workers"] and page_as_data()["runs"]["workers"], "the worker is listed")
+    data = page_as_data()
     assert (data["runs"]["active"], data["runs"]["workers"], data["slots"]["total"] > 0) == (1, 1, True)
-    lines = perdure("top", PERDURE_URL=running.http).lines
+    piped = perdure("top", PERDURE_URL=running.http)
+    assert piped.code == 0, piped.err
+    lines = piped.lines
     assert lines[0][:3] == ["runs", "1", "0"]
     assert any(line[0] == "worker" for line in lines)
     page = perdure("top", "--once", PERDURE_URL=running.http, NO_COLOR="1", tty=True).out

@@ -29,7 +29,7 @@ from perdure.store.migrate import migrate
 from perdure.store.verify import verify
 from tests.fakes.waiting import until
 
-STARTS = int(os.environ.get("PERDURE_BACKUP_STARTS", "8"))
+STARTS = int(os.environ.get("PERDURE_BACKUP_STARTS", "5"))
 POINT = "before_the_mistake"
 LEASE_S = 6.0
 ACKNOWLEDGED = 1

@@ -26,7 +26,7 @@ from perdure.store.verify import verify
 from tests.fakes.waiting import until
 
 MODES = ("transaction", "session")
-KILLS = int(os.environ.get("PERDURE_POOLER_KILLS", "2"))
+KILLS = int(os.environ.get("PERDURE_POOLER_KILLS", "1"))
 RUNS_A_KILL = 15
 nudge = Signal("pooled_nudge", int)
 LIMIT = "60s"

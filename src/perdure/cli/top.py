@@ -49,16 +49,17 @@ def top(
     """
     from perdure.cli.top_frame import Sorting, draw, plain
 
-    with server.connect(answer_s=ANSWER_S, tries=1) as api:
-        reader = TopReader(api)
-        if server.out.mode in ("json", "yaml"):
-            server.out.data(reader.read().as_data())
-        elif server.out.mode == "plain":
-            print(plain(reader.read()))
-        elif once or not sys.stdin.isatty():
-            server.out.console.print(draw(reader.read(), Sorting.NAME, server.out.console.width))
-        else:
-            _follow(server, reader, interval)
+    if server.out.is_for_people and not once and sys.stdin.isatty():
+        with server.connect(answer_s=ANSWER_S, tries=1) as api:
+            _follow(server, TopReader(api), interval)
+        return
+    page = TopReader(server.api).read()
+    if server.out.is_for_people:
+        server.out.console.print(draw(page, Sorting.NAME, server.out.console.width))
+    elif server.out.mode == "plain":
+        print(plain(page))
+    else:
+        server.out.data(page.as_data())
 
 
 class TopReader:
