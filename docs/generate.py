@@ -98,7 +98,7 @@ def _code(code: str) -> str:
 
 def _error_row(cls: type[errors.PerdureError]) -> str:
     doors = f"{cls.http_status} | {cls.grpc_status} | {cls.exit_code}"
-    return f"| {'&nbsp;&nbsp;' * _depth(cls)}`{cls.__name__}` | {_code(cls.code)} | {doors} | {cls.meaning()} |"
+    return f"| {'&nbsp;&nbsp;' * _depth(cls)}`{cls.__name__}` | {_code(cls.code)} | {cls.meaning()} | {doors} |"
 
 
 def codes_without_public_class() -> list[str]:
@@ -109,11 +109,11 @@ def codes_without_public_class() -> list[str]:
 def _bare_row(code: str) -> str:
     kinds = error_guide.classes().get(code)
     doors = f"{kinds[0].http_status} | {kinds[0].grpc_status} | {kinds[0].exit_code}" if kinds else "| | "
-    return f"| {_code(code)} | {doors} | {error_guide.meaning(code)} |"
+    return f"| {_code(code)} | {error_guide.meaning(code)} | {doors} |"
 
 
 def errors_page() -> str:
-    heading = ["| class | code | HTTP | gRPC | exit | meaning |", "|---|---|---|---|---|---|"]
+    heading = ["| class | code | meaning | HTTP | gRPC | exit |", "|---|---|---|---|---|---|"]
     out = [
         BY,
         "# Errors",
@@ -131,7 +131,7 @@ def errors_page() -> str:
         "",
         "Clients get those with a status from a server. The others appear in `error.failure.code`, in `perdure.run.error_code` and in logs.",
         "",
-        "| code | HTTP | gRPC | exit | meaning |",
+        "| code | meaning | HTTP | gRPC | exit |",
         "|---|---|---|---|---|",
         *(_bare_row(code) for code in codes_without_public_class()),
         "",
@@ -160,12 +160,11 @@ def error_page(code: str) -> str:
     out = [BY, f"# {code}", "", error_guide.meaning(code), ""]
     if kinds:
         first = kinds[0]
-        out += ["| | |", "|---|---|"]
         if importable := [f"`{k.__name__}`" for k in kinds if k.__name__ in public.__all__]:
-            out.append(f"| class in `perdure.errors` | {', '.join(importable)} |")
+            out.append(f"- class in `perdure.errors`: {', '.join(importable)}")
         if first.http_status != 500:
-            out += [f"| HTTP status | {first.http_status} |", f"| gRPC status | {first.grpc_status} |"]
-        out += [f"| [exit code](../cli.md#exit-codes) of a command | {first.exit_code} |", ""]
+            out += [f"- HTTP status: {first.http_status}", f"- gRPC status: {first.grpc_status}"]
+        out += [f"- [exit code](../cli.md#exit-codes) of a command: {first.exit_code}", ""]
     saying = "For example, with the words of your own code:" if found.yours else "For example:"
     out += ["## What happened and why", "", found.why, "", saying, "", "```text", found.example, "```", ""]
     out += ["## What to do", "", re.sub(r"\]\(", "](../../", found.do), "", "[All errors](../errors.md)", ""]
