@@ -84,7 +84,7 @@ def killed_exporter(dsn: str, url: str, randomness: random.Random) -> bool:
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n"
-        process.wait(randomness.uniform(0.1, 2.5))
+        process.wait(randomness.uniform(0.05, 1.2))
     except subprocess.TimeoutExpired:
         pass
     finally:

@@ -29,8 +29,8 @@ from perdure.store.verify import verify
 from tests.e2e.test_retention import manifests
 from tests.fakes.waiting import busy
 
-RUNS = int(os.environ.get("PERDURE_RETENTION_RUNS", "3000"))
-DAYS = int(os.environ.get("PERDURE_RETENTION_PARTITIONS", "3"))
+RUNS = int(os.environ.get("PERDURE_RETENTION_RUNS", "2000"))
+DAYS = int(os.environ.get("PERDURE_RETENTION_PARTITIONS", "2"))
 FIRST_DAY = 99 + DAYS
 SHARE = float(os.environ.get("PERDURE_RETENTION_SHARE", "1"))
 FORMAT = os.environ.get("PERDURE_RETENTION_FORMAT", "jsonl")
@@ -113,7 +113,7 @@ class Load:
 class Exporter:
     def __init__(self, dsn: str, url: str) -> None:
         words = ("--dsn", dsn, "--url", url, "--share", str(SHARE), "--format", FORMAT, "--held")
-        small = () if IS_LONG else ("--page-runs", "20", "--part-runs", "500")
+        small = () if IS_LONG else ("--page-runs", "50", "--part-runs", "500")
         self._process = subprocess.Popen(
             [sys.executable, str(HARNESS / "exporter.py"), *words, *small],
             stdin=subprocess.PIPE,
