@@ -41,6 +41,7 @@ def import_(
     import os
 
     from perdure.app.payload_keys import sealing_options, use_sealing
+    from perdure.core.errors import NotFound
     from perdure.core.retention import parse_days
     from perdure.exports.archive import Archive
     from perdure.store.imports import import_exports
@@ -59,17 +60,18 @@ def import_(
 
     with database(dsn) as address:
         done = asyncio.run(run(address))
+    if not done.exports:
+        raise NotFound(f"no export was found at {url}: one that has no manifest.json was not finished")
     if as_json:
         import msgspec
 
         print(msgspec.json.encode(done).decode())
         return
     verb = "would be imported" if dry_run else "imported"
-    print(f"{done.runs:,} runs {verb} from {done.exports:,} exports, {done.present:,} were there already")
+    exports = "1 export" if done.exports == 1 else f"{done.exports:,} exports"
+    print(f"{done.runs:,} runs {verb} from {exports}, {done.present:,} were there already")
     if done.missing_payloads:
         print(
             f"{done.missing_payloads:,} references lead to content that this database does not have: "
             "exports hold the references of large values, not their content"
         )
-    if not done.exports:
-        print(f"no export was found at {url}: an export that has no manifest.json was not finished")
