@@ -157,12 +157,12 @@ class Connections:
             self.reached(True)
         except TROUBLE as e:
             if isinstance(e, pg.ReadOnlySQLTransactionError):
-                connection.terminate()  # the next connection may reach the new primary
+                _cut(connection)  # the next connection may reach the new primary
             raise Unavailable(f"the database is away: {e or type(e).__name__}") from e
         except CLASH as e:
             raise Clashed(e) from e
         except asyncio.CancelledError:
-            connection.terminate()
+            _cut(connection)
             raise
         finally:
             await self._release(connection)
@@ -170,6 +170,11 @@ class Connections:
     async def _release(self, connection: Any) -> None:
         with suppress(*TROUBLE):
             await self._pool.release(connection)
+
+
+def _cut(connection: Any) -> None:
+    with suppress(pg.InterfaceError):  # the pool has dropped it already: what is being raised goes on
+        connection.terminate()
 
 
 async def shift_clock(connection: Any, seconds: float) -> None:
