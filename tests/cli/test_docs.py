@@ -1,4 +1,4 @@
-"""The page about the command line shows what the command line prints."""
+"""Pages that show commands against a server show what these print."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from tests.docs.pages import DOCS, ROOT, Block, all_pages, blocks_of, matches
 
 QUOTED = re.compile(r"(?:^\$ (?:\w+=\S+ )*|`)perdure ([a-z][\w-]*)(?: ([a-z][\w-]*))?", re.MULTILINE)
 PAGE = DOCS / "how-to" / "use-the-command-line.md"
-BLOCKS = [b for b in blocks_of(PAGE) if "tests/cli/test_docs.py" in b.remark_text]
+SHOWN = (PAGE, DOCS / "how-to" / "retain-and-export.md")
+
+
+def shown_by(page: Path) -> list[Block]:
+    return [b for b in blocks_of(page) if "tests/cli/test_docs.py" in b.remark_text]
 
 
 def commands_of(block: Block) -> list[tuple[str, str]]:
@@ -22,10 +26,15 @@ def commands_of(block: Block) -> list[tuple[str, str]]:
     return [(command, expected) for command, _, expected in (p.partition("\n") for p in parts)]
 
 
-def test_what_the_page_shows_is_what_is_printed(cli: Cli) -> None:
+def test_the_pages_with_such_blocks_are_known() -> None:
+    assert {page for page in all_pages() if shown_by(page)} == set(SHOWN)
+    assert len(shown_by(PAGE)) >= 3
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda p: p.name)
+def test_what_a_page_shows_is_what_is_printed(page: Path, cli: Cli) -> None:
     """In order: later commands are about the run that the first one starts."""
-    assert len(BLOCKS) >= 3
-    for block in BLOCKS:
+    for block in shown_by(page):
         for command, expected in commands_of(block):
             words = shlex.split(command)
             assert words[0] == "perdure"
@@ -34,7 +43,7 @@ def test_what_the_page_shows_is_what_is_printed(cli: Cli) -> None:
             actual = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.out)
             if "--watch" in words:  # the pictures on the way are drawn over; the last one stays
                 actual = actual[actual.rindex("✓ hello") :]
-            assert matches(expected, actual), f"line {block.line}: `{command}` prints\n{actual}"
+            assert not expected.strip() or matches(expected, actual), f"line {block.line}: `{command}` prints\n{actual}"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *all_pages()], ids=lambda p: p.name)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from perdure.localpg.cluster import PrivateCluster
 from tests.cli.processes import Program, Running, server, started
 from tests.compare.programs import MIGRATE, PEERS, SOLD, call, effects, environment, fulfilled
+from tests.fakes.waiting import until_sync
 
 LEASE = {"PERDURE_ENGINE_LEASE_S": "5s", "PERDURE_ENGINE_HEARTBEAT_S": "1s"}
 
@@ -20,11 +23,26 @@ LEASE = {"PERDURE_ENGINE_LEASE_S": "5s", "PERDURE_ENGINE_HEARTBEAT_S": "1s"}
 @pytest.fixture(scope="module")
 def running(
     cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[tuple[Running, str]]:
     dsn = cluster.create_database("compared", template=migrated_template)
     with server(dsn, tmp_path_factory.mktemp("server"), "--auth", "open", **LEASE) as one:
-        yield one
+        yield one, dsn
     cluster.drop_database("compared")
+
+
+def recorded(dsn: str) -> int:
+    """How many tasks that ask for an approval have their result in the database: a kill before that would repeat one."""
+
+    async def count() -> int:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await connection.fetchval(
+                "select count(*) from perdure.task where name = 'ask' and status = 'success'"
+            )
+        finally:
+            await connection.close()
+
+    return asyncio.run(count())
 
 
 def check(
@@ -33,6 +51,7 @@ def check(
     variables: dict[str, str],
     start: Callable[[], AbstractContextManager[Program]],
     ready: str,
+    dsn: str,
 ) -> None:
     """`start` starts the process that works. The one that asked for the approval is killed."""
 
@@ -41,8 +60,10 @@ def check(
 
     with start() as first:
         first.until(ready)
+        before = recorded(dsn)
         command("order", number)
         first.until("asked: ")
+        until_sync(lambda: recorded(dsn) > before)
         first.stop(signal.SIGKILL)
     with start() as second:
         second.until(ready)
@@ -52,14 +73,14 @@ def check(
 
 
 @pytest.mark.parametrize("peer", [peer for peer in PEERS if peer != "dbos"])
-def test_an_order_outlives_its_worker(peer: str, running: Running, tmp_path: Path) -> None:
-    folder, number = MIGRATE / peer, f"{peer}-1"
-    variables = environment(tmp_path / "ledger.txt") | {"PERDURE_GRPC": running.grpc}
+def test_an_order_outlives_its_worker(peer: str, running: tuple[Running, str], tmp_path: Path) -> None:
+    (one, dsn), folder, number = running, MIGRATE / peer, f"{peer}-1"
+    variables = environment(tmp_path / "ledger.txt") | {"PERDURE_GRPC": one.grpc}
 
     def worker() -> AbstractContextManager[Program]:
         return started("worker", "after", "--apply-schedules", cwd=folder, **variables)
 
-    check(folder, number, variables, worker, "connected")
+    check(folder, number, variables, worker, "connected", dsn)
 
 
 def test_an_order_outlives_an_application(dsn: str, tmp_path: Path) -> None:
@@ -69,4 +90,4 @@ def test_an_order_outlives_an_application(dsn: str, tmp_path: Path) -> None:
     def application() -> AbstractContextManager[Program]:
         return started("after.py", "serve", program=[sys.executable], cwd=folder, **variables)
 
-    check(folder, "dbos-1", variables, application, "ready")
+    check(folder, "dbos-1", variables, application, "ready", dsn)

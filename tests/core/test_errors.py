@@ -32,6 +32,7 @@ CODES = {
     "PayloadTooLarge": "payload_too_large",
     "PayloadMissing": "payload_missing",
     "PayloadCorrupt": "payload_corrupt",
+    "PayloadKeyMissing": "payload_key_missing",
     "NotRegistered": "not_registered",
     "NotFound": "not_found",
     "Conflict": "conflict",

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
 
-import perdure.programs.http_client  # its errors have codes, too
 from perdure.core.errors import error_classes
 from perdure.server import error_guide
 from tests.cli.live import perdure as command
-from tests.docs.error_messages import can_be_printed
+from tests.docs.error_messages import SOURCE, can_be_printed
 from tests.docs.pages import DOCS
 
 CODES = sorted(error_guide.explanations())
 
 
+def test_the_guide_knows_every_module_with_error_classes() -> None:
+    """Each class with a code of its own, even if no other test of this process has imported it."""
+    error_guide.classes()
+    known = {cls.__name__ for cls in error_classes()}
+    for file in sorted(SOURCE.rglob("*.py")):
+        text = file.read_text()
+        for node in ast.parse(text).body if "\n    code = " in text else ():
+            if not isinstance(node, ast.ClassDef) or not known & {getattr(base, "id", "") for base in node.bases}:
+                continue
+            if any(isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "code" for part in node.body):
+                assert node.name in known, f"add {file.relative_to(SOURCE)} to error_guide._HOMES: it has {node.name}"
+
+
 def test_every_code_of_a_class_is_explained() -> None:
-    assert perdure.programs.http_client.Unreachable.code in error_guide.explanations()
+    error_guide.classes()
     known = {cls.code for cls in error_classes() if cls.__module__.startswith("perdure.")}
     missing = known - set(CODES)
     assert not missing, f"add to src/perdure/server/errors.toml: {sorted(missing)}"

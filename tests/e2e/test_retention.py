@@ -25,6 +25,7 @@ from perdure.store.imports import import_exports
 from perdure.store.migrate import migrate
 from perdure.store.sealing.codec import MARK
 from perdure.store.verify import verify
+from tests.cli.live import perdure as command
 from tests.fakes.waiting import until
 from tests.store.test_payload_keys import new_key, written
 
@@ -234,6 +235,24 @@ async def test_imported_runs_are_listed_shown_and_replayed_in_another_database(
         path = tmp_path / "history.json"
         path.write_bytes(await export_history(handle))
         await replay(order, histories=str(path))
+
+
+async def test_the_command_imports_what_was_exported(dsn: str, bare_dsn: str, tmp_path: Path) -> None:
+    """As docs/how-to/retain-and-export.md shows it."""
+    await old_runs(dsn, 3)
+    await retain(dsn, retention_export=f"file://{tmp_path}")
+    await migrate(bare_dsn)
+    [(folder, _)] = manifests(tmp_path)
+    day = folder.parent
+    checked = await asyncio.to_thread(command, "import", f"file://{day}", "--dsn", bare_dsn, "--dry-run")
+    assert checked.code == 0 and "6 runs would be imported from 1 export" in checked.out, checked.err
+    done = await asyncio.to_thread(command, "import", f"file://{day}", "--dsn", bare_dsn)
+    assert done.code == 0 and "6 runs imported from 1 export, 0 were there already" in done.out, done.err
+    assert f"{folder.name}: 6 runs" in done.out and await count(bare_dsn) == 6
+    again = await asyncio.to_thread(command, "import", f"file://{tmp_path}", "--dsn", bare_dsn, "--json")
+    assert json.loads(again.out)["present"] == 6
+    nothing = await asyncio.to_thread(command, "import", f"file://{tmp_path}/no-such-day", "--dsn", bare_dsn)
+    assert nothing.code == 4 and "no export was found" in nothing.err
 
 
 async def test_a_record_that_was_changed_is_refused(dsn: str, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ DOCS_URL: Final = "PERDURE_DOCS_URL"
 _HOMES: Final = (
     "perdure.app.secret_box",
     "perdure.errors",
+    "perdure.programs.http_client",
+    "perdure.programs.modules",
     "perdure.server.auth.authenticator",
     "perdure.server.auth.web_sessions",
     "perdure.server.rest.browsers",
