@@ -17,6 +17,7 @@ from perdure.core.messages import TaskEndedMessage
 from perdure.core.placement import Placement
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.policy import CommitPolicy
+from perdure.engine.commits.rows import unsealed
 from perdure.engine.commits.store import Poison
 from perdure.engine.commits.write_queue import WriteQueue
 from perdure.engine.counters import Counters
@@ -303,6 +304,7 @@ async def test_a_batch_that_is_split_keeps_its_session_and_loses_no_unit_when_th
 
     class Refusing:
         sessions: list[int] = []
+        seal_history = staticmethod(unsealed)
 
         async def commit(self, session: int, number: int, batch: Any) -> Any:
             self.sessions.append(session)

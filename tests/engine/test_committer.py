@@ -10,7 +10,7 @@ import pytest
 from perdure.core.errors import Fenced, Unavailable
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.policy import CommitPolicy
-from perdure.engine.commits.rows import MessageRow
+from perdure.engine.commits.rows import MessageRow, unsealed
 from perdure.engine.commits.store import Committed, NotCommitted, Poison
 from perdure.engine.commits.write_queue import AwaitedUnit, WriteQueue
 from perdure.engine.counters import Counters
@@ -23,6 +23,7 @@ class Commits:
     """A store that refuses some batches."""
 
     away_s = 0.0
+    seal_history = staticmethod(unsealed)
 
     def __init__(self, *answers: Exception | None) -> None:
         self.answers, self.numbers, self.sizes = list(answers), list[int](), list[int]()
@@ -80,9 +81,12 @@ async def commit_all(store: Commits, units: int) -> Sink:
 
 
 async def written(made: Committer, queue: WriteQueue) -> None:
-    writing = asyncio.create_task(made.run())
+    """Fails with the committer's own error if that ends first."""
+    writing, drained = asyncio.create_task(made.run()), asyncio.create_task(queue.drained())
     async with asyncio.timeout(120):
-        await queue.drained()
+        done, _ = await asyncio.wait((writing, drained), return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
     writing.cancel()
 
 
