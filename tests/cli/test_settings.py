@@ -153,16 +153,23 @@ def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
     )
 
 
+OTHER_VALUES = {
+    "engine.notify": "off",
+    "engine.retention_export": "file:///exports",
+    "engine.retention_format": "parquet",
+}
+
+
 def test_every_setting_of_the_engine_can_be_set_from_every_source(tmp_path: Path) -> None:
     keys = [one for one in ServerSettings.settings() if one.key.startswith("engine.")]
     assert {"engine.lease_s", "engine.commit.bytes_max", "engine.placement.idle_s"} <= {one.key for one in keys}
     for one in keys:
-        text = "off" if one.key == "engine.notify" else "30"
+        text = OTHER_VALUES.get(one.key, "30")
         by_variable, by_flag = settings_from({one.variable: text}, "engine.lease_s=60"), None
         if one.key != "engine.lease_s":
             by_flag = settings_from({}, "engine.lease_s=60", f"{one.key}={text}")
             assert by_variable == by_flag
-        expected = False if text == "off" else 30
+        expected = {"30": 30, "off": False}.get(text, text)
         assert by_variable._value(one.key) == expected or one.key == "engine.lease_s"
 
 

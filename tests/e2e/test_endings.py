@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -15,6 +16,7 @@ from perdure.core import ids
 from perdure.core.api import flow_control
 from perdure.core.api.flow_control import PauseScope
 from perdure.core.lifecycle import RunStatus
+from perdure.engine.commits.rows import unsealed
 from perdure.engine.services import endings
 from perdure.errors import RunCancelled, RunFailed
 from perdure.sdk.client.backend import backend
@@ -450,7 +452,7 @@ async def test_an_end_that_breaks_off_in_the_middle_has_done_nothing(dsn: str) -
     await query(dsn, "update perdure.run_queue set deadline_at = now() - interval '1 second'")
 
     def breaks(found: Any) -> endings.Decision:
-        decision = endings.decide(found)
+        decision = endings.decide(unsealed, found)
         closes = decision.batch.closes
         closes[0] = closes[0]._replace(status="no status")
         return decision
@@ -462,7 +464,9 @@ async def test_an_end_that_breaks_off_in_the_middle_has_done_nothing(dsn: str) -
         await PostgresEndings(store.pool).end(session.id, -1, [], 10, [], breaks)
     assert refused.value.runs == [ids.parse(handle.id)]
     assert await query(dsn, everything) == before
-    found, decision = await PostgresEndings(store.pool).end(session.id, -2, [], 10, [], endings.decide)
+    found, decision = await PostgresEndings(store.pool).end(
+        session.id, -2, [], 10, [], partial(endings.decide, unsealed)
+    )
     assert found == [r.id for r in decision.ends] == [ids.parse(handle.id)]
     await store.close()
     assert client.engine.counters.runs_ended_without_code == 0

@@ -442,6 +442,7 @@ async def test_engines_that_die_use_up_the_tries_of_no_other_start(dsn: str, mon
         for a in range(5):
             await fields.emit({"a": a})
         await until(lambda: connection.fetchval("select count(*) = 5 from perdure.event_start"))
+        await until(lambda: ports)
         tries = []
         for _ in range(2 * EVENT_START_TRIES_MAX):  # as many engines that die of what they have claimed
             tries.append([one.tries for one in await take(ports[-1], 100)])

@@ -39,13 +39,14 @@ async def standby_flow(n: int) -> int:
 
 
 class Server:
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, dsn: str, connection: Any) -> None:
+        self._dsn, self._connection = dsn, connection
 
     @asynccontextmanager
     async def without_standby(self) -> AsyncIterator[None]:
         """Each commit waits for a standby that does not exist."""
         await self._ask_for_standby("nowhere")
+        await self._commits_wait()
         try:
             yield
         finally:
@@ -56,6 +57,29 @@ class Server:
         await self._connection.execute("set synchronous_commit = local")
         await self._connection.execute(f"alter system set synchronous_standby_names = '{name}'")
         await self._connection.execute("select pg_reload_conf()")
+
+    async def _commits_wait(self) -> None:
+        """The setting counts when the checkpointer has read it: commits try until one waits."""
+        probe = await asyncpg.connect(self._dsn, server_settings={"application_name": "probe"})
+
+        async def waits() -> bool:
+            return await self._connection.fetchval(
+                "select exists (select from pg_stat_activity where wait_event = 'SyncRep' and application_name = 'probe')"
+            )
+
+        async def commit_until_one_waits() -> None:
+            while True:
+                await probe.execute(
+                    "create temporary table if not exists a (); drop table a; select pg_current_xact_id()"
+                )
+
+        trying = asyncio.create_task(commit_until_one_waits())
+        try:
+            await until(waits, "commits wait for the standby")
+        finally:
+            trying.cancel()
+            probe.terminate()
+            await asyncio.gather(trying, return_exceptions=True)
 
     async def waiting(self) -> list[tuple[int, Any]]:
         return [tuple(row) for row in await self._connection.fetch(WAITING)]
@@ -79,7 +103,7 @@ async def server(durable_cluster: Callable[..., PrivateCluster]) -> AsyncIterato
     await migrate(dsn)
     connection = await asyncpg.connect(dsn)
     try:
-        yield dsn, Server(connection)
+        yield dsn, Server(dsn, connection)
     finally:
         await connection.close()
 

@@ -81,6 +81,7 @@ OTHER_DOORS = {
         "notification.",
         "notification_rule.",
         "event.list",
+        "retention.",
     ),
     "pages and debugging, REST, CLI and UI": (
         "run.attempts",

@@ -492,7 +492,7 @@ async def test_the_server_says_how_it_is_set_up(api: Live) -> None:
     found = await api.get("/server")
     assert found["version"] == VERSION and found["public_url"].startswith("http")
     assert found["keeps"] == {
-        "runs_days": None,
+        "runs_days": 90.0,
         "counts_days": 400,
         "decided_approvals_days": 30,
         "unused_payloads_s": 86_400.0,

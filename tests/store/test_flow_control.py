@@ -14,6 +14,7 @@ from perdure.core.flow_control.options import FlowControlSpec, LimitOption
 from perdure.core.retry import TaskOptions
 from perdure.store import flow_control
 from perdure.store.connections import connect
+from perdure.store.migrate import known
 from perdure.store.queries import fetch_row
 from perdure.wire.codec import encode_options
 from tests.fakes.waiting import until
@@ -32,7 +33,7 @@ async def ends(dsn: str) -> AsyncIterator[list[Any]]:
 
 
 async def session(c: Any) -> int:
-    return int((await fetch_row(c, "register_session", engine="engine", lease_s=60.0, slots=5))["id"])
+    return int((await fetch_row(c, "register_session", engine="engine", lease_s=60.0, slots=5, knows=known()))["id"])
 
 
 async def waiting_task(c: Any, seq: int, line: FlowControlGroup) -> None:
