@@ -41,15 +41,15 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """`perdure` from the wheel, in an environment that has nothing else."""
+    """`perdure` from the wheels of both packages, in an environment that has nothing else."""
     uv = shutil.which("uv")
     assert uv is not None
     place = tmp_path_factory.mktemp("wheel")
-    subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", place / "dist", ROOT], check=True)
+    subprocess.run([uv, "build", "--quiet", "--wheel", "--all-packages", "--out-dir", place / "dist", ROOT], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True)
-    (wheel,) = (place / "dist").glob("*.whl")
+    wheels = list((place / "dist").glob("*.whl"))
     python = place / "venv" / "bin" / "python"
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, wheel], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *wheels], check=True)
     return [str(place / "venv" / "bin" / "perdure")]
 
 
