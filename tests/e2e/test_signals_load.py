@@ -142,7 +142,10 @@ async def living_owner_of(made: Engines, sql: Any) -> int:
 
 
 class Senders:
-    """Send at a rate, in order, until everything is acknowledged."""
+    """Send at a rate, in order, until everything is acknowledged.
+
+    The last signal of each waits for the last kill: a busy machine may kill late, and no run may have ended by then.
+    """
 
     def __init__(self, rate: float, seconds: float, runs: list[str], senders_per_run: int) -> None:
         self.runs, self.per_run = runs, senders_per_run
@@ -150,6 +153,8 @@ class Senders:
         self.gap_s = len(runs) * senders_per_run / rate
         self.acknowledged = self.repeated = self.known = 0
         self.elapsed_s = 0.0
+        """Until all but the last signals were acknowledged."""
+        self.killed = asyncio.Event()
 
     @property
     def per_target(self) -> int:
@@ -160,7 +165,6 @@ class Senders:
         await asyncio.gather(
             *(self._one(run, s, began) for run in self.runs for s in range(self.per_run)),
         )
-        self.elapsed_s = time.monotonic() - began
 
     async def _one(self, run: str, sender: int, began: float) -> None:
         # Spread over the gap, so that they do not all send at one moment.
@@ -168,6 +172,9 @@ class Senders:
         for number in range(self.total_each):
             if (pause := at + number * self.gap_s - time.monotonic()) > 0:
                 await asyncio.sleep(pause)
+            if number == self.total_each - 1:
+                self.elapsed_s = time.monotonic() - began
+                await self.killed.wait()
             while True:
                 try:
                     self.known += not await hits.send(run, (sender, number), key=f"{sender}-{number}")
@@ -179,10 +186,10 @@ class Senders:
 
     @property
     def rate(self) -> float:
-        return self.acknowledged / self.elapsed_s
+        return (self.acknowledged - len(self.runs) * self.per_run) / self.elapsed_s
 
 
-async def trouble(made: Engines, sql: Any, kills_at: list[float], cuts_at: list[float]) -> int:
+async def trouble(made: Engines, sql: Any, senders: Senders, kills_at: list[float], cuts_at: list[float]) -> int:
     """Engines die, and the senders' connection is cut. Times are from now. Answers how often it was cut while it was posting."""
     began = time.monotonic()
     cut = 0
@@ -190,6 +197,8 @@ async def trouble(made: Engines, sql: Any, kills_at: list[float], cuts_at: list[
         await asyncio.sleep(max(0.0, began + at - time.monotonic()))
         if act == "kill":
             await made.kill(await until(lambda: living_owner_of(made, sql)))
+            if made.kills == len(kills_at):
+                senders.killed.set()
         else:
             cut += await cut_off(sql)
     return cut
@@ -221,10 +230,9 @@ async def load(
                 senders = Senders(rate, seconds, [h.id for h in handles], senders_per_run)
                 assert senders.per_target == wanted
                 cuts = [seconds * share for share in (0.3, 0.6, 0.8)]
-                troubles = asyncio.create_task(trouble(made, sql, kills_at, cuts))
-                await senders.go()
+                troubles = asyncio.create_task(trouble(made, sql, senders, kills_at, cuts))
+                cut, _ = await asyncio.gather(troubles, senders.go())
                 ended = time.monotonic()
-                cut = await troubles
                 results = await asyncio.gather(*(h.result("3m") for h in handles))
                 drained_s = time.monotonic() - ended
                 assert client.engine.inbox.is_idle
