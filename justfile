@@ -183,8 +183,17 @@ image base="python:3.13-slim-bookworm" tag="perdure" extras="mail objects otel" 
     if command -v podman >/dev/null; then program=(podman build --format docker); else program=(docker build); fi
     exec "${program[@]}" --build-arg "BASE={{base}}" --tag "{{tag}}" {{args}} .
 
+# What containers of one network need to find each other by name.
+[private]
+image-setup:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    [ -x /usr/lib/podman/aardvark-dns ] && [ -x /usr/lib/podman/netavark ] && command -v iptables >/dev/null && exit
+    if [ "$(id -u)" = 0 ]; then sudo=(); else sudo=(sudo -n); fi
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends netavark aardvark-dns iptables >/dev/null
+
 # Builds the image on a base made with debootstrap and starts compose.yaml with it: minutes, and root with podman. Not in CI.
-image-test *args: ui-build
+image-test *args: ui-build image-setup
     PERDURE_IMAGES=1 uv run python tests/rerun.py -q --durations=0 tests/deploy/test_image.py tests/deploy/test_compose_up.py {{args}}
 
 # As `wheel`, for what `build` made; its version must be the tag's.

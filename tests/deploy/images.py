@@ -18,11 +18,11 @@ BASES = Path(tempfile.gettempdir()) / f"perdure-bases-{SUITE}-1"
 DEBOOTSTRAP_S_MAX = 600
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NEEDED = ("podman", "runc", "debootstrap")
+NEEDED = ("podman", "runc", "debootstrap", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns")
 SKIP = (
     "set PERDURE_IMAGES=1: building images takes minutes (`just image-test`)"
     if os.environ.get("PERDURE_IMAGES") != "1"
-    else "podman, runc and debootstrap are not installed, or the tests do not run as root"
+    else "podman with netavark and aardvark-dns (names in a network), runc and debootstrap are not installed, or the tests do not run as root"
     if not all(map(shutil.which, NEEDED)) or os.getuid() != 0
     else ""
 )
@@ -49,6 +49,7 @@ events_logger = "file"
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 [network]
+network_backend = "netavark"
 network_config_dir = "{root}/networks"
 """
 STORAGE_CONF = """\
