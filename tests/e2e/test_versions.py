@@ -177,7 +177,7 @@ async def test_no_run_sees_the_code_of_another_version(dsn: str, port: int, tmp_
             for run_id, version in expected.items():
                 assert set(await result(client, run_id)) == {version}
                 assert (await (await client.get(run_id)).describe()).version == version
-            await until(lambda: _is_current(client, "2"), "the newest version that is served is current", 60)
+            await until(lambda: _is_current(client, "2"), "the newest version that is served is current", 150)
             nested = await start_of(client, "released_parent", n=1)
             assert set(await result(client, nested)) == {"2"}
     await clean(dsn)

@@ -276,6 +276,7 @@ LOCKS = [
         Lock(f"merge_{table}s", MERGE, skips=row(table, "ns = 1")[1], found=[(1,)], skipped=[(0,)])
         for table in ("run_count", "run_duration")
     ),
+    Lock("lock_payload_keys", {}, holds="select pg_advisory_xact_lock(hashtext('perdure.payload_key'))"),
     Lock("lock_migrations", {}, holds="select pg_advisory_xact_lock(7308895158390189421)"),
 ]
 
@@ -422,7 +423,10 @@ async def skip(sides: Sides, lock: Lock) -> None:
     ("ends", "left"),
     [
         ({"reports": [(OWNED, 1, b"x")]}, []),
-        ({"requeued": [requeued_row(OWNED, 2, 1, started_at=None, finished_at=NOW)]}, [("pending", 2, None)]),
+        (
+            {"requeued": [requeued_row(OWNED, 2, 1, run_id=RUN, started_at=None, finished_at=NOW)]},
+            [("pending", 2, None)],
+        ),
     ],
     ids=["reported", "requeued"],
 )
@@ -436,7 +440,10 @@ async def test_the_end_of_an_attempt_is_written_while_its_heartbeat_is(
     try:
         assert (await sides.run(sides.one, Lock("update_attempts", {"session": LIVE, "attempts": [NOTE]})))[0] == 1
         committing = asyncio.create_task(sides.run(sides.two, Lock("commit_batch_rest", {"session": LIVE, **ends})))
-        await until(lambda: is_blocked(sides.observer, sides.two))
+        waiting = asyncio.create_task(until(lambda: is_blocked(sides.observer, sides.two)))
+        await asyncio.wait((waiting, committing), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        assert not committing.done(), await committing
         await beat.commit()
         await committing
         rows = await sides.two.fetch("select status, attempt, owner from perdure.task_queue where id = $1", OWNED)
