@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 import asyncpg
 from asyncpg import exceptions as pg
+from asyncpg import transaction
 
 from perdure.core.errors import InvalidInput
 from perdure.store import hosts
@@ -31,6 +32,7 @@ from perdure.store.sealing.codec import PayloadCodec
 from perdure.store.sealing.registry import codec_for
 
 _driver: Any = asyncpg  # it ships no types; what crosses this border is typed by hand
+_Transaction: Any = transaction.Transaction
 
 CONNECT_S: Final = 10.0
 COMMAND_S: Final = 60.0
@@ -81,6 +83,19 @@ class CodedConnection(_driver.Connection):  # type: ignore[misc]
     payload_codec: PayloadCodec
 
 
+class Block(_Transaction):  # type: ignore[misc]
+    """A transaction that does not lose a cancellation: an error of its rollback would take the place of the CancelledError, and the task
+    would go on as after an outage. The connection ends, and the server rolls back."""
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            await super().__aexit__(kind, error, trace)
+        except Exception:
+            if not isinstance(error, asyncio.CancelledError):
+                raise
+            self._connection.terminate()
+
+
 class Uncancelled(CodedConnection):
     """A connection that ends when a statement of it exceeds its time, instead of asking the server to cancel the statement.
 
@@ -94,6 +109,10 @@ class Uncancelled(CodedConnection):
 
     def _cancel_current_command(self, *_: Any) -> None:
         self.terminate()
+
+    def transaction(self, *, isolation: Any = None, readonly: bool = False, deferrable: bool = False) -> Any:
+        self._check_open()
+        return Block(self, isolation, readonly, deferrable)
 
 
 class PerTransaction(Uncancelled):
