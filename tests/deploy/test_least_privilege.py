@@ -94,7 +94,7 @@ async def test_every_act_works_with_the_engines_rights(group: str, engine_dsn: s
 async def test_upkeep_makes_and_drops_partitions_with_the_engines_rights(
     engine_dsn: str, cluster: PrivateCluster
 ) -> None:
-    old = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=9)
+    old = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=99)
     with nothing_is_denied(cluster):
         async with stage(engine_dsn) as one:
             c = await asyncpg.connect(engine_dsn)
@@ -104,9 +104,14 @@ async def test_upkeep_makes_and_drops_partitions_with_the_engines_rights(
                     "select perdure.create_partition($1, $2, $3, $4)", table, f"{table}_p{old:%Y%m%d}", low, high
                 )
             await c.close()
-            upkeep = one.perdure.engine.upkeep
-            upkeep._retention_days = 7
-            assert await upkeep.partitions() == len(partitions.TABLES)
+            await one.perdure.engine.upkeep.prepare()
+            retention = one.perdure.engine.retention
+            while await retention.work_once():
+                pass
+            c = await asyncpg.connect(engine_dsn)
+            left = await c.fetchval("select count(*) from pg_class where relname like '%' || $1", f"_p{old:%Y%m%d}")
+            await c.close()
+            assert left == 0, "the old day was dropped"
             await one.perdure.store.sweep()
             await one.perdure.store.merge_counts()
 

@@ -104,7 +104,8 @@ async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
         assert (code, out.strip()) == (0, "5")
 
         async def is_undisturbed() -> bool:
-            return await handle.describe() == before
+            assert await handle.describe() == before
+            return True
 
         await holds(is_undisturbed, 0.3)
         assert (before.owner, before.epoch) == (None, 1)

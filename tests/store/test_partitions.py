@@ -108,11 +108,18 @@ async def test_a_day_whose_rows_are_in_the_default_partition_already_stays_there
     assert f"run_state_p{datetime.now(UTC):%Y%m%d} was not created" in caplog.text
 
 
+RETAINING = EngineSettings(retention_days=5.0, retention_share=1.0)
+
+
 async def retained(dsn: str) -> None:
     """Retention has done all there is to do for runs that are older than five days."""
-    async with Perdure(dsn, settings=EngineSettings(retention_days=5.0, retention_share=1.0)) as p:
-        while await p.engine.retention.work_once():
-            pass
+    async with Perdure(dsn, settings=RETAINING) as p:
+        await retain(p)
+
+
+async def retain(client: Perdure) -> None:
+    while await client.engine.retention.work_once():
+        pass
 
 
 async def test_dropping_an_old_day_gives_its_disk_back_and_keeps_younger_days(dsn: str, sql: Any) -> None:
@@ -211,14 +218,15 @@ async def test_a_partition_that_another_session_locks_is_dropped_later(
         await partitions._create(sql, table, day_ago(OLD_DAYS))
     holder = await asyncpg.connect(dsn)
     try:
-        async with holder.transaction():
-            await holder.fetchval("select pg_advisory_xact_lock(hashtext('perdure.partitions'))")
-            with pytest.raises(Unavailable, match="in use"):
-                await retained(dsn)
-        async with holder.transaction():
-            await holder.execute("lock table perdure.history in access share mode")
-            with pytest.raises(Unavailable):
-                await retained(dsn)
+        async with Perdure(dsn, settings=RETAINING) as client:  # which makes partitions when it opens
+            async with holder.transaction():
+                await holder.fetchval("select pg_advisory_xact_lock(hashtext('perdure.partitions'))")
+                with pytest.raises(Unavailable, match="in use"):
+                    await retain(client)
+            async with holder.transaction():
+                await holder.execute("lock table perdure.history in access share mode")
+                with pytest.raises(Unavailable):
+                    await retain(client)
     finally:
         await holder.close()
     monkeypatch.undo()
