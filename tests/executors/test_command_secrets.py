@@ -84,6 +84,10 @@ async def test_a_missing_secret_of_a_command_is_final(bench: Bench, monkeypatch:
     assert report.failure is not None and report.failure.code == "secret_missing"
 
 
+NEVER_TICKS = 2**62
+"""When no process started: process 1 itself may have started 7 ticks after the boot."""
+
+
 class NoSecrets(FakeHost):
     async def secrets(self, job: Job) -> JobSecrets | None:
         raise SecretMissing("it is gone")
@@ -96,7 +100,7 @@ async def test_a_command_whose_secrets_are_gone_is_not_shown_by_the_next_worker(
     a = assignment("perdure.run", command="true", env={"TOKEN": REFERENCE})
     write_job(left.path, Job(name="job-1", assignment=a))
     left.stdout.write_text(VALUE)
-    (left.path / "state").write_text(f"{'1 (x) ' + 'S ' * 19}7 0\nexit 0\n")
+    (left.path / "state").write_text(f"{'1 (x) ' + 'S ' * 19}{NEVER_TICKS} 0\nexit 0\n")
     executor, host = ProcessExecutor(ProcessOptions(state_dir=str(tmp_path))), NoSecrets()
     await executor.open(host)  # type: ignore[arg-type]
     (state,) = await executor.observe(await executor.recover())
