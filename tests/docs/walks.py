@@ -4,6 +4,7 @@ Beside the remarks of tests/docs/pages.py, the line above a `console` block may 
 
     <!-- terminal: 1 -->             typed into terminal 1; each command ends before the next one is typed
     <!-- terminal: 1, stays -->      the last command goes on running; the walk goes on when it has printed what the page shows
+    <!-- terminal: 1, prints -->    what still runs in terminal 1 prints this; the walk goes on then
     <!-- terminal: 3, pid of 2 -->   PID stands for the process that runs in terminal 2
 
 and `<!-- ctrl-c: 1 -->`, on a line of its own, presses Ctrl-C in terminal 1. As a program, this file walks a page with a stopwatch:
@@ -39,7 +40,7 @@ INSTALL_S_MAX: Final = 900.0
 STOP_S_MAX: Final = 90.0
 _INSTALL: Final = re.compile(r"(python3 -m venv|pip install|\. \.venv/bin/activate)\b")
 _CTRL_C: Final = re.compile(r"^<!-- ctrl-c: (\w+) -->$")
-_TERMINAL: Final = re.compile(r"(\w+)(?:, (stays)|, pid of (\w+))?")
+_TERMINAL: Final = re.compile(r"(\w+)(?:, (stays|prints)|, pid of (\w+))?")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PICTURE: Final = re.compile(r"[✓✗●] \S+  (?:success  in|failed  in|running  for|cancelled  in) ")
 _KILLED: Final = re.compile(r"(.+) & sleep \d+; kill -9 \$!")
@@ -164,7 +165,10 @@ class Walk:
     def _block(self, block: Block, log: Log) -> None:
         found = _TERMINAL.fullmatch(block.remark_text)
         assert found is not None, block.remark_text
-        name, stays, pid_of = found.groups()
+        name, role, pid_of = found.groups()
+        if role == "prints":
+            log(self._terminal(name).until(self.change(block.text)).rstrip())
+            return
         parts = ("\n" + block.text).split("\n$ ")[1:]
         for at, part in enumerate(parts):
             command, _, expected = part.partition("\n")
@@ -181,7 +185,7 @@ class Walk:
                 self._terminal(name).type(killed[1])
                 log(self._terminal(name).until(expected).rstrip())
                 self._terminal(name).stop(signal.SIGKILL)
-            elif stays and at + 1 == len(parts):
+            elif role == "stays" and at + 1 == len(parts):
                 self._terminal(name).type(typed)
                 log(self._terminal(name).until(expected).rstrip())
             else:
