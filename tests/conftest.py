@@ -28,6 +28,8 @@ from hypothesis import core as hypothesis_core
 
 from perdure.engine.settings import EngineSettings
 from perdure.localpg.cluster import PrivateCluster
+from perdure.sdk import registry
+from perdure.sdk.definitions import Task, Workflow
 from perdure.store import partitions
 from perdure.store.connections import connect
 from perdure.store.migrate import migrate
@@ -110,6 +112,14 @@ def pytest_unconfigure() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"Hypothesis tried the examples of PERDURE_HYPOTHESIS_SEED={HYPOTHESIS_SEED}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_definitions(request: pytest.FixtureRequest) -> None:
+    """A name that functions of several test files have means that of this file: which files share a process is chance."""
+    for definition in vars(request.module).values():
+        if isinstance(definition, Task | Workflow):
+            (registry.tasks if isinstance(definition, Task) else registry.workflows).adopt(definition)
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,7 @@ class Registry:
     def get(self, name: str) -> Any:
         """The definition of that name. Raises NotRegistered if there is none, or more than one."""
         if name in self._ambiguous:
-            a, b = _place(self._ambiguous[name]), _place(self._by_name[name])
-            raise NotRegistered(f"two {self.kind}s are called {name!r}: {a} and {b}; give one of them another name=")
+            raise NotRegistered(self._conflict(name))
         try:
             return self._by_name[name]
         except KeyError:
@@ -43,6 +42,14 @@ class Registry:
             raise NotRegistered(
                 f"no {self.kind} {name!r} is defined in this process (known: {known}); import the module that defines it"
             ) from None
+
+    def conflicts(self) -> dict[str, str]:
+        """Names that two functions have, and what to do about each."""
+        return {name: self._conflict(name) for name in self._ambiguous}
+
+    def _conflict(self, name: str) -> str:
+        a, b = _place(self._ambiguous[name]), _place(self._by_name[name])
+        return f"two {self.kind}s are called {name!r}: {a} and {b}; give one of them another name="
 
     def names(self) -> list[str]:
         return [n for n in self._by_name if n not in self._ambiguous]

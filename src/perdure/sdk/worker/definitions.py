@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -20,6 +21,8 @@ from perdure.sdk.code_hash import short
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
 from perdure.sdk.worker.builtin_tasks import Verbs
 from perdure.sdk.worker.transactions import in_transaction
+
+log = logging.getLogger("perdure.worker")
 
 
 class JobTask:
@@ -55,6 +58,7 @@ class WorkerDefinitions:
         """Stand-ins for tasks by name, for tests. They are served, whether the task itself is or not."""
         self.stand_ins: dict[str, Any] = {}
         """The same for workflows."""
+        self._warned: set[str] = set()
 
     def adopt(self, definition: Any) -> None:
         """Serve this very definition under its name."""
@@ -62,11 +66,16 @@ class WorkerDefinitions:
         kind.adopt(definition)
 
     def refresh(self) -> None:
-        """Take in what was defined since; a definition adopted by hand keeps its name."""
+        """Take in what was defined since; a definition adopted by hand keeps its name. Warns of names that are not served, because two
+        functions have them."""
         for mine, everyone in ((self._tasks, registry.tasks), (self._workflows, registry.workflows)):
             for definition in everyone.values():
                 if definition.name not in mine.names():
                     mine.add(definition)
+            for name, conflict in everyone.conflicts().items():
+                if name not in mine.names() and conflict not in self._warned:
+                    self._warned.add(conflict)
+                    log.warning("%s; this worker serves neither", conflict)
 
     def take(self, other: WorkerDefinitions) -> None:
         """Serve what another worker serves, with its stand-ins."""
