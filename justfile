@@ -184,7 +184,6 @@ image base="python:3.13-slim-bookworm" tag="perdure" extras="mail objects otel" 
     exec "${program[@]}" --build-arg "BASE={{base}}" --tag "{{tag}}" {{args}} .
 
 # What containers of one network need to find each other by name.
-[private]
 image-setup:
     #!/usr/bin/env bash
     set -euo pipefail

@@ -161,7 +161,7 @@ async def test_a_migration_waits_for_the_upgrade_of_engines_that_it_would_break(
     await ask(dsn, OLD_ENGINE)
 
     for act in (migrate, finish):
-        with pytest.raises(MigrationError, match=r"1 engines run code that ends at migration 0000.*: shop-1\. Nothing"):
+        with pytest.raises(MigrationError, match=r"1 engine runs code that ends at migration 0000.*: shop-1\. Nothing"):
             await act(dsn, directory=newer if act is migrate else None)
     assert await ask(dsn, "select to_regclass('perdure.b')") is None
 

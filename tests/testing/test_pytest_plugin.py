@@ -138,7 +138,7 @@ def test_anyio_alone_is_enough_and_without_either_the_fixture_says_what_it_needs
 
 
 def test_the_package_names_the_plugin() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
+    with (ROOT / "packages" / "core" / "pyproject.toml").open("rb") as file:
         assert tomllib.load(file)["project"]["entry-points"]["pytest11"] == {"perdure": PLUGIN}
     assert importlib.import_module(PLUGIN).pytest_configure
 

@@ -142,8 +142,9 @@ async def _refuse_older_engines(connection: Any, needs: int) -> None:
     older = await fetch(connection, "sessions_of_older_code", needs=needs)
     if older:
         names = ", ".join(row["engine"] for row in older[:NAMED_ENGINES_MAX])
+        engines = "1 engine runs" if len(older) == 1 else f"{len(older)} engines run"
         raise MigrationError(
-            f"{len(older)} engines run code that ends at migration {older[0]['knows']:04}, and {needs:04} is needed: {names}. "
+            f"{engines} code that ends at migration {older[0]['knows']:04}, and {needs:04} is needed: {names}. "
             "Nothing was changed. Upgrade or stop them first; an engine that was killed counts until its lease has run out."
         )
 
