@@ -110,6 +110,10 @@ def workers(directory: Path, port: int, *, pinned: bool = True) -> Iterator[Work
     made = Workers(directory, f"127.0.0.1:{port}", pinned)
     try:
         yield made
+    except BaseException:
+        for out in sorted(directory.glob("*/out")):
+            print(f"-- {out.parent.name}", out.read_text()[-2000:], sep="\n")
+        raise
     finally:
         made.stop_all()
 
@@ -177,7 +181,11 @@ async def test_no_run_sees_the_code_of_another_version(dsn: str, port: int, tmp_
             for run_id, version in expected.items():
                 assert set(await result(client, run_id)) == {version}
                 assert (await (await client.get(run_id)).describe()).version == version
-            await until(lambda: _is_current(client, "2"), "the newest version that is served is current", 150)
+            try:
+                await until(lambda: _is_current(client, "2"), "the newest version that is served is current", 150)
+            except AssertionError:
+                print(await listed(client, "released_parent"), *again.workers.connections(), sep="\n")
+                raise
             nested = await start_of(client, "released_parent", n=1)
             assert set(await result(client, nested)) == {"2"}
     await clean(dsn)
