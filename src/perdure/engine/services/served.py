@@ -38,7 +38,8 @@ class ServedDefinitions:
         self._runs, self._dispatcher, self._flows = runs, dispatcher, flows
         self._flow_control, self._telemetry = flow_control, telemetry
         self._registered: dict[CodeKey, ServedCode] = {}
-        self._registered_s = 0.0
+        self._registered_s = monotonic()
+        """When all of it was last to be registered."""
         self._declared: dict[str, bytes | None] = {}
         """Options of the worker's tasks, as the database has them."""
         self._worker_id = urandom(16)
@@ -70,6 +71,7 @@ class ServedDefinitions:
         """Now and then all is registered anew: which versions are served decides which one is current where none was set by hand."""
         if monotonic() - self._registered_s >= REGISTER_EVERY_S:
             self._registered.clear()
+            self._registered_s = monotonic()
         try:
             await self.refresh()
         except Unavailable as e:
@@ -98,7 +100,6 @@ class ServedDefinitions:
         return self._registered.get(key) == code and key in self._runs.code
 
     async def _register_served(self) -> None:
-        self._registered_s = monotonic()
         by_version: dict[int, list[dict[str, ServedCode]]] = {}
         for (ns, name, _), code in self._runs.code.items():
             layers = by_version.setdefault(ns, [])
