@@ -63,7 +63,9 @@ def test_the_shipped_costs_predict_how_busy_a_server_looks_that_gets_few_runs() 
     assert off_by(predicted.server_us, measured.server_us) < TOLERANCE_STEADY
     assert off_by(predicted.postgres_us, measured.postgres_us) < TOLERANCE_STEADY
     chain, quiet = costs.workloads["chain"].per_run, costs.workloads["quiet"].per_run
-    assert chain.server_us < min(measured.server_us, quiet.server_us), "on a fast machine steady runs do not overlap either"
+    assert chain.server_us < min(measured.server_us, quiet.server_us), (
+        "on a fast machine steady runs do not overlap either"
+    )
 
 
 def test_every_unit_costs_something() -> None:
