@@ -119,7 +119,9 @@ def own_definitions(request: pytest.FixtureRequest) -> None:
     """A name that functions of several test files have means that of this file: which files share a process is chance."""
     for definition in vars(request.module).values():
         if isinstance(definition, Task | Workflow):
-            (registry.tasks if isinstance(definition, Task) else registry.workflows).adopt(definition)
+            kind = registry.tasks if isinstance(definition, Task) else registry.workflows
+            if definition.name in kind.conflicts():
+                kind.adopt(definition)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from perdure.sdk.worker.definitions import WorkerDefinitions
 @pytest.fixture(autouse=True)
 def only_these(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "tasks", registry.Registry("task"))
+    monkeypatch.setattr(registry, "workflows", registry.Registry("workflow"))
     yield
 
 
