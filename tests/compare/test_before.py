@@ -68,7 +68,7 @@ def test_temporal(variables: dict[str, str], tmp_path: Path) -> None:
 
         def command(*words: str) -> list[str]:
             # A thread of temporalio may return to an interpreter that has ended.
-            return call([bin / "python", "before.py", *words], folder, variables, crashes="PyGILState_Release")
+            return call([bin / "python", "before.py", *words], folder, variables, may_die_at_exit=True)
 
         with started("before.py", "worker", program=[str(bin / "python")], cwd=folder, **variables) as worker:
             command("order", NUMBER)
