@@ -19,8 +19,6 @@ from typing import Any
 # Tests hold live gRPC servers while the fixtures here start PostgreSQL's programs; see perdure/sdk/client/channel.py.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-# Jobs of one test are not found by another.
-JOBS = os.environ["PERDURE_EXECUTOR_PROCESS_STATE_DIR"] = tempfile.mkdtemp(prefix="perdure-jobs-")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +31,7 @@ from perdure.sdk.definitions import Task, Workflow
 from perdure.store import partitions
 from perdure.store.connections import connect
 from perdure.store.migrate import migrate
+from tests import starts, supervisor
 
 # Nothing here has to survive a power cut, and without fsync a database is made in a fraction of the time.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
@@ -102,12 +101,11 @@ def _place(file: str, folders: tuple[str, ...]) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    starts.install(config)
+    # Jobs of one process of tests are not found by another.
+    os.environ["PERDURE_EXECUTOR_PROCESS_STATE_DIR"] = tempfile.mkdtemp(prefix="perdure-jobs-")
     if hypothesis_core.global_force_seed is None:  # else pytest was given --hypothesis-seed
         hypothesis_core.global_force_seed = int(HYPOTHESIS_SEED)
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(JOBS, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -126,11 +124,15 @@ def own_definitions(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def open_directory() -> Iterator[Callable[..., Path]]:
-    """Makes directories that the server's unprivileged user can enter; pytest's own tmp_path is closed to it."""
+    """Makes directories that the server's unprivileged user can enter; pytest's own tmp_path is closed to it.
+
+    They are removed with all others of the tests' process, also if it is killed.
+    """
     made: list[Path] = []
 
     def make(inside: Path | None = None) -> Path:
-        directory = Path(tempfile.mkdtemp(prefix="perdure-test-", dir=inside)).resolve()
+        within = supervisor.directory_in(inside) if inside else None
+        directory = Path(tempfile.mkdtemp(prefix="test-", dir=within)).resolve()
         directory.chmod(0o755)
         made.append(directory)
         return directory
@@ -160,7 +162,8 @@ def cluster(open_directory: Callable[..., Path]) -> Iterator[PrivateCluster]:
     trusting = directory / "pg_hba.conf"
     trusting.write_text("host all all 127.0.0.1/32 trust\n")
     server = PrivateCluster(directory / "pg", settings=FAST | {"hba_file": str(trusting)})
-    server.start()
+    with starts.watch.allowed():
+        server.start()
     yield server
     server.stop("immediate")
 
@@ -204,7 +207,7 @@ def bare_dsn(cluster: PrivateCluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def durable_cluster(open_directory: Callable[[], Path]) -> Iterator[Callable[..., PrivateCluster]]:
+def durable_cluster(open_directory: Callable[[], Path], processes: None) -> Iterator[Callable[..., PrivateCluster]]:
     """Makes servers of their own for crash tests, fsync on, not yet started: `durable_cluster(settings={...})`."""
     made: list[PrivateCluster] = []
 

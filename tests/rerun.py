@@ -21,6 +21,8 @@ RERUNS_S_MAX: Final = 1200
 """For all of them. Those that are left then have failed."""
 TEST_S_MAX: Final = 600
 """A test that takes longer hangs: it fails, and the rest runs."""
+LEFT: Final = 6
+"""pytest's exit code when processes outlived the tests: see starts.py. No second run makes up for that."""
 KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
 """What pytest's closing line counts, in its order."""
 
@@ -78,7 +80,7 @@ def main(args: list[str]) -> int:
     os.environ.setdefault("PYTEST_TIMEOUT", str(TEST_S_MAX))  # of pytest-timeout
     recorder, began = Recorder(), time.monotonic()
     code = int(pytest.main(args, plugins=[recorder]))
-    if code != pytest.ExitCode.TESTS_FAILED:
+    if code not in (pytest.ExitCode.TESTS_FAILED, LEFT):
         return code
     flaky: list[str] = []
     if len(recorder.failures) > RERUNS_MAX:
@@ -91,7 +93,7 @@ def main(args: list[str]) -> int:
     if flaky:
         print(f"\n== flaky tests: {len(flaky)} failed and then passed alone", *flaky, sep="\n  ")
     print(recorder.closing_line(flaky, time.monotonic() - began), flush=True)
-    return code if len(flaky) < len(recorder.failures) else 0
+    return code if code == LEFT or len(flaky) < len(recorder.failures) else 0
 
 
 def _passes_alone(test: str, first: str, deadline: float) -> bool:

@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 from perdure.localpg.cluster import PrivateCluster  # noqa: E402 - after the path
 from perdure.store.migrate import migrate  # noqa: E402
+from tests import supervisor  # noqa: E402
 from tests.conftest import FAST, TEMPLATE  # noqa: E402
 from tests.mutation.mutants import LAYERS, Mutant, all_mutants  # noqa: E402
 
@@ -322,6 +323,7 @@ def main() -> int:
         return 2
     if args.sample:
         print(f"{len(mutants)} mutants by chance: --sample {args.sample} --seed {args.seed}")
+    supervisor.start()  # its servers and the tests in its slots end with it
     runner = Runner(args.jobs, args.timeout, not args.no_baseline, {} if args.fresh else load())
     return report(mutants, runner.run(mutants), is_sample=bool(args.sample))
 
