@@ -19,7 +19,7 @@ import pytest
 
 from tests import supervisor
 from tests.supervisor import Found, Supervisor
-from tests.tiers import HEAVY_FIXTURES, LIGHT_FIXTURES, fixtures_of
+from tests.tiers import HEAVY_FIXTURES, LIGHT_FIXTURES, MARK, fixtures_of
 
 LEFT: Final = 6
 """pytest's exit code when processes outlived the tests. Its own end at 5."""
@@ -41,7 +41,7 @@ SERVERS: Final = frozenset(
     )
 )
 PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*|perdure")
-IN_A_SHELL: Final = re.compile(r"(?:^|[\s;&|(/])((?:python|pypy)[0-9.]*|perdure)(?=\s|$)")
+IN_A_SHELL: Final = re.compile(r"(?:^|[;&|(\n]\s*|\bexec\s+)(?:\S*/)?((?:python|pypy)[0-9.]*|perdure)(?=\s|$)")
 SHELLS: Final = frozenset(("sh", "bash", "dash"))
 WRAPPERS: Final = frozenset(("env", "nice", "setpriv", "setsid", "systemd-run", "timeout", "unshare"))
 
@@ -63,9 +63,9 @@ def name_program(executable: object, words: object) -> str:
     if "--version" in given:
         return ""
     base = Path(program).name
-    if base in SHELLS:
-        in_text = IN_A_SHELL.search(given[2]) if len(given) > 2 and given[1].startswith("-") else None
-        return in_text[1] if in_text else next(filter(None, map(_own_name, given[1:5])), "")
+    if base in SHELLS and len(given) > 2:
+        in_text = IN_A_SHELL.search(given[2]) if given[1].startswith("-") else None
+        return in_text[1] if in_text else next(filter(None, map(_own_name, given[4:7])), "")  # "$@", behind "$0"
     if base in WRAPPERS:
         return next(filter(None, map(_own_name, given[1:])), "")
     return _own_name(program)
@@ -129,6 +129,14 @@ class Watch:
         if event not in EVENTS or self.item is None:
             return
         self.started = True
+        if self._is_allowed or not (program := EVENTS[event](*args)):
+            return
+        needed = HEAVY_FIXTURES if program in SERVERS else (*HEAVY_FIXTURES, *LIGHT_FIXTURES)
+        if fixtures_of(self.item).isdisjoint(needed):
+            self.refused = (
+                f"{self.item.nodeid} starts {program} and has none of the fixtures {', '.join(needed)}. {HELP}"
+            )
+            pytest.fail(self.refused, pytrace=False)
 
 
 EVENTS: Final[dict[str, Callable[..., str]]] = {
@@ -160,12 +168,13 @@ class Starts:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        watch.started = False  # what fixtures start may have a wider scope
         with watch.during(item):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
-        """What a test starts in its own body ends with it. What its fixtures start may have a wider scope."""
+        """What a test starts in its own body has ended when its fixtures have gone."""
         result = yield
         if watch.refused:
             pytest.fail(watch.refused, pytrace=False)  # the code under test may have swallowed it
@@ -220,6 +229,7 @@ def _describe(what: str, left: Sequence[Found]) -> str:
 def install(config: pytest.Config) -> None:
     """Called when pytest is configured, before a test module is imported."""
     config.pluginmanager.register(sys.modules[__name__], "perdure-fixtures")
+    config.addinivalue_line("markers", f"{MARK}(fixture): one parameter of a test starts processes; see tiers.py")
     mine = supervisor.start()
     if mine is None:
         return

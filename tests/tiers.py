@@ -15,9 +15,12 @@ LIGHT_FIXTURES: Final = (
 )
 
 
+MARK: Final = "starts"
+
+
 def fixtures_of(item: pytest.Item) -> set[str]:
-    """By name. Those of a `usefixtures` on one parameter of a test too, which pytest itself leaves out."""
-    marked = {name for mark in item.iter_markers("usefixtures") for name in mark.args}
+    """By name. For one parameter of a test, `pytest.param(..., marks=pytest.mark.starts("processes"))` names one: pytest has no other way."""
+    marked = {name for mark in item.iter_markers(MARK) for name in mark.args}
     return marked | set(getattr(item, "fixturenames", ()))
 
 

@@ -48,6 +48,7 @@ def program(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_a_program_wraps_and_unwraps(program: Path) -> None:
     keys = master_keys(f"command:{program}", os.environ)
     first = await keys.wrap(KEY)

@@ -103,6 +103,7 @@ def test_a_client_whose_loop_is_gone_is_replaced(dsn: str) -> None:
         notebook.close()
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_a_program_that_ends_without_closing_signs_off(dsn: str) -> None:
     code = f"""
     import asyncio, perdure

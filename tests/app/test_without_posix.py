@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 WITHOUT_POSIX = """
 import asyncio, os, signal, sys
 

@@ -78,6 +78,7 @@ def test_every_unit_costs_something() -> None:
     assert costs.about.fsync == costs.about.synchronous_commit == "on"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.slow
 @pytest.mark.skipif("PERDURE_MEASURE_COSTS" not in os.environ, reason="takes a minute or more: PERDURE_MEASURE_COSTS=1")
 def test_costs_are_measured_on_this_machine_and_make_a_plan(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _all(runs: Runs) -> None:
 
 
 @pytest.fixture(scope="session")
-def place(cluster: PrivateCluster, migrated_template: str) -> Iterator[Running]:
+def place(processes: None, cluster: PrivateCluster, migrated_template: str) -> Iterator[Running]:
     dsn = cluster.create_database(DATABASE, template=migrated_template)
     with server(dsn, BASE, "--auth", "open") as one:
         yield one
@@ -104,7 +104,7 @@ def place(cluster: PrivateCluster, migrated_template: str) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
-def runs(place: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(processes: None, place: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     with started("worker", "orders.py", "--server", place.grpc, cwd=BASE) as worker:
         worker.until("connected")
         cli = Cli(place.http, tmp_path_factory.mktemp("check"))

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from perdure.programs.check.findings import KINDS
 from tests.cli.live import PROGRAM, Cli, clean_environment
 from tests.cli.processes import server, started
@@ -18,6 +20,7 @@ from tests.fakes.waiting import until_sync
 PAGE = DOCS / "how-to" / "check-a-deploy.md"
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_page_shows_what_the_command_prints(dsn: str, tmp_path: Path) -> None:
     blocks = [b for b in blocks_of(PAGE) if b.language in ("python", "console")]
     first, *rest = blocks

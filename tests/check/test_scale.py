@@ -20,6 +20,8 @@ from tests.check.fleets import fill
 from tests.cli.live import Cli
 from tests.cli.processes import server
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 RUNS = int(os.environ.get("PERDURE_CHECK_RUNS", "3000"))
 PATHS = 40
 LIMIT_S = 180.0

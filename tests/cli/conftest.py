@@ -23,7 +23,7 @@ def repaired(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def live(cluster: PrivateCluster, migrated_template: str, repaired: Path) -> Iterator[str]:
+def live(processes: None, cluster: PrivateCluster, migrated_template: str, repaired: Path) -> Iterator[str]:
     """The address of a server with a worker."""
     dsn = cluster.create_database(DATABASE, template=migrated_template)
     with (

@@ -133,7 +133,7 @@ class Office:
 
 @pytest.fixture(scope="module")
 def office(
-    cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
+    processes: None, cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Office]:
     dsn = cluster.create_database(DATABASE, template=migrated_template)
 

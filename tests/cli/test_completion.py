@@ -26,6 +26,7 @@ def suggested(line: str, cwd: Path, **environment: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_commands_and_options(tmp_path: Path) -> None:
     assert suggested("perdure wor", tmp_path) == ["workflow", "worker", "workers"]
     assert suggested("perdure list --sta", tmp_path) == ["--status"]
@@ -39,6 +40,7 @@ def test_names_come_from_the_server(cli: Cli, tmp_path: Path) -> None:
     assert suggested("perdure show @", tmp_path, PERDURE_URL="http://127.0.0.1:9") == ["@last"]
 
 
+@pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts(shell: str, tmp_path: Path) -> None:
     script = perdure("completion", shell)

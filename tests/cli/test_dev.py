@@ -26,7 +26,7 @@ FIRST_MINUTE_S = 60.0
 
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
+def directory(processes: None) -> Iterator[Path]:
     """An empty one that the private server's unprivileged user can enter."""
     made = Path(tempfile.mkdtemp(prefix="perdure-dev-")).resolve()
     made.chmod(0o755)
@@ -40,7 +40,7 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def installed(interpreter: None, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """`perdure` from the wheels of both packages, in an environment that has nothing else."""
     uv = shutil.which("uv")
     assert uv is not None

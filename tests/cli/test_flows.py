@@ -249,6 +249,7 @@ def test_nothing_is_left_in_the_directory(cli: Cli, here: Path) -> None:
 # -- dev -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("processes")
 def test_dev_deploys_flows_and_shows_mistakes_without_stopping(dsn: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "flows").mkdir()
@@ -282,6 +283,7 @@ def test_dev_deploys_flows_and_shows_mistakes_without_stopping(dsn: str, tmp_pat
         assert dev.stop() == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_empty_directory_gets_a_flow_beside_the_code(dsn: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with started("dev", "--dsn", dsn, cwd=tmp_path) as dev:

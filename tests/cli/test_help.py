@@ -55,6 +55,7 @@ def test_every_command_can_be_built() -> None:
     assert all(group.get_command(context, name) is not None for name in COMMANDS)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_help_is_instant() -> None:
     """By processor time, and the best of several in turns: other tests use the machine too, and machines differ by a factor of two."""
     # As installed: compiled once.
@@ -72,6 +73,7 @@ def test_help_is_instant() -> None:
     assert ours < HELP_FACTOR_MAX * least
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys\nsys.argv = ['perdure', '--help']\nfrom perdure.cli.main import main\n"

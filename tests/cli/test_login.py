@@ -39,7 +39,7 @@ def issuing() -> Iterator[OidcProvider]:
 
 
 @pytest.fixture(scope="module")
-def url(database: str, issuing: OidcProvider) -> Iterator[str]:
+def url(processes: None, database: str, issuing: OidcProvider) -> Iterator[str]:
     variables = {
         "PERDURE_OIDC_ISSUER": issuing.issuer,
         "PERDURE_OIDC_AUDIENCE": AUDIENCE,
@@ -196,6 +196,7 @@ def test_a_token_that_the_server_refuses_is_not_kept(cli: Cli, provider: OidcPro
     assert not (cli.state / "config/perdure/credentials.json").exists()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_server_without_a_provider_says_what_to_do(database: str, tmp_path: Path) -> None:
     with server(database, ROOT) as one:
         done = Home(one.http, tmp_path)("login")

@@ -121,7 +121,9 @@ async def agent_of(state: Path, *words: str, **environment: str) -> AsyncIterato
 
 
 @pytest.fixture(scope="module")
-def site(cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    processes: None, cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     dsn = cluster.create_database(DATABASE, template=migrated_template)
 
     async def make() -> dict[str, str]:
@@ -286,6 +288,7 @@ async def test_a_server_that_is_away_or_silent_is_an_error_in_time(tmp_path: Pat
             assert "connection refused" in await agent.refusal("list_runs")
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_without_the_package_the_error_says_what_to_install() -> None:
     program = f"import sys; sys.modules['mcp'] = None; {PROGRAM}"
     done = subprocess.run(
@@ -295,6 +298,7 @@ def test_without_the_package_the_error_says_what_to_install() -> None:
     assert done.stderr == "perdure: perdure mcp needs a package that is not installed: pip install 'perdure[mcp]'\n"
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_an_interrupt_ends_it_while_it_waits_for_a_client() -> None:
     program = [sys.executable, "-c", PROGRAM, "mcp"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

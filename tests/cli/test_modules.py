@@ -49,6 +49,7 @@ def worker(directory: Path, *modules: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_a_module_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text("def inner():\n    return 1 / 0\n\ninner()\n")
     done = worker(tmp_path, "flows")
@@ -59,6 +60,7 @@ def test_a_module_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
     assert "perdure: flows cannot be imported: ZeroDivisionError: division by zero" in done.stderr
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_an_import_that_is_missing_inside_is_not_taken_for_the_module(tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text("import nowhere_to_be_found\n")
     done = worker(tmp_path, "flows")
@@ -67,6 +69,7 @@ def test_an_import_that_is_missing_inside_is_not_taken_for_the_module(tmp_path: 
     assert 'flows.py", line 1' in done.stderr
 
 
+@pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize(
     ("module", "said"),
     [
@@ -85,6 +88,7 @@ def test_modules_that_are_of_no_use_say_so(tmp_path: Path, module: str, said: st
     assert said in done.stderr
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_a_script_that_exits_when_imported(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("raise SystemExit(0)\n")
     done = worker(tmp_path, "script.py")

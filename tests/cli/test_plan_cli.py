@@ -12,6 +12,8 @@ from perdure.bench.shipped_costs import shipped_costs
 from perdure.core.capacity.load import Assumptions, DatabaseSize, ExpectedLoad
 from perdure.core.capacity.plan import plan
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 PERDURE = [sys.executable, "-W", "error", "-c", "from perdure.cli.main import main; main()"]
 
 

@@ -49,7 +49,7 @@ async def slow() -> None:
 
 
 @pytest.fixture
-def running(dsn: str, tmp_path: Path) -> Iterator[Running]:
+def running(processes: None, dsn: str, tmp_path: Path) -> Iterator[Running]:
     (tmp_path / "slow_tasks.py").write_text(MODULE)
     os.mkfifo(tmp_path / "gate")
     with server(dsn, tmp_path, "--auth", "open") as one:

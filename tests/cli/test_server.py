@@ -33,6 +33,7 @@ async def slowly() -> str:
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path: Path) -> None:
     with server(dsn, tmp_path, "--auth", "open", "--drain", "10s") as one:
         assert httpx2.get(f"{one.http}/livez", timeout=120).status_code == 200
@@ -46,6 +47,7 @@ def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path:
         assert one.program.rest().splitlines()[-1] == "stopped"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.slow
 def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path) -> None:
     """The worker outlives the server, and its result reaches the next one."""
@@ -72,6 +74,7 @@ def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path)
         assert "slow began" not in worker.rest(), "it was executed once"
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_second_signal_ends_a_server_at_once(dsn: str, tmp_path: Path) -> None:
     with server(dsn, tmp_path, "--auth", "open", "--drain", "60s") as one:
         stream = httpx2.stream("GET", f"{one.http}/api/v1/stream?runs=1", timeout=30)
@@ -83,6 +86,7 @@ def test_the_second_signal_ends_a_server_at_once(dsn: str, tmp_path: Path) -> No
             assert one.program.process.wait(10) in (0, 128 + signal.SIGTERM)
 
 
+@pytest.mark.usefixtures("processes")
 def test_keys_are_wanted_unless_told_otherwise(dsn: str, tmp_path: Path) -> None:
     with server(dsn, tmp_path) as one:
         cli = Cli(one.http, tmp_path)
@@ -108,6 +112,7 @@ def test_keys_are_wanted_unless_told_otherwise(dsn: str, tmp_path: Path) -> None
         assert one.program.stop() == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_worker_without_a_key_is_told_so(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text(FLOWS)
     with server(dsn, tmp_path) as one:
@@ -120,6 +125,7 @@ def test_a_worker_without_a_key_is_told_so(dsn: str, tmp_path: Path) -> None:
             assert worker.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_worker_finishes_its_tasks_when_told_to_stop(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text(FLOWS)
     os.mkfifo(tmp_path / "gate")
@@ -139,6 +145,7 @@ def test_a_worker_finishes_its_tasks_when_told_to_stop(dsn: str, tmp_path: Path)
             assert "slow began" not in worker.rest(), "its result was not lost"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_worker_waits_for_its_server(tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text(FLOWS)
     with started("worker", "flows", "--server", f"127.0.0.1:{free_port()}", cwd=tmp_path) as worker:
@@ -181,6 +188,7 @@ def test_a_database_that_is_not_there() -> None:
     assert done.code == 5 and done.err.startswith("perdure: PostgreSQL at postgresql://x@127.0.0.1")
 
 
+@pytest.mark.usefixtures("processes")
 def test_metrics_have_an_address_of_their_own(dsn: str, tmp_path: Path) -> None:
     metrics = f"127.0.0.1:{free_port()}"
     with server(dsn, tmp_path, "--auth", "open", "--metrics", metrics) as one:
@@ -190,6 +198,7 @@ def test_metrics_have_an_address_of_their_own(dsn: str, tmp_path: Path) -> None:
         assert one.program.stop() == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_links_begin_with_the_public_address(dsn: str, tmp_path: Path) -> None:
     words = (
         "--http",
@@ -206,6 +215,7 @@ def test_links_begin_with_the_public_address(dsn: str, tmp_path: Path) -> None:
         assert program.stop() == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_readiness_ends_before_the_server_does(dsn: str, tmp_path: Path) -> None:
     """A load balancer that asks meanwhile is told to go elsewhere; requests are still answered."""
     with server(dsn, tmp_path, "--auth", "open", PERDURE_NOT_READY="2s") as one:
@@ -231,6 +241,7 @@ print("the module is imported")
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_schedules_of_modules_are_applied_by_a_worker_and_by_hand(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(SCHEDULED)
     with server(dsn, tmp_path, "--auth", "open") as one:
@@ -250,6 +261,7 @@ def test_schedules_of_modules_are_applied_by_a_worker_and_by_hand(dsn: str, tmp_
             assert worker.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_worker_that_may_not_apply_its_schedules_ends_with_an_error(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(SCHEDULED)
     key = perdure("api-key", "create", "--name", "w", "--role", "worker", "--dsn", dsn, "-n", "default").out.strip()

@@ -272,6 +272,7 @@ def test_commands_find_the_database_of_a_file(tmp_path: Path) -> None:
     assert done.code == 5 and "postgresql://x@127.0.0.1" in done.err
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_other_commands_do_not_load_the_libraries_of_settings() -> None:
     code = "import sys; from perdure.cli.commands import COMMANDS, load; [load(c.module) for c in COMMANDS.values()]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.cli.live import perdure
 from tests.cli.processes import free_port, started
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 FLOWS = """
 from perdure import task, workflow
 

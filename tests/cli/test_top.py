@@ -38,7 +38,7 @@ async def top_flow() -> None:
 
 
 @pytest.fixture
-def running(dsn: str, tmp_path: Path) -> Iterator[Running]:
+def running(processes: None, dsn: str, tmp_path: Path) -> Iterator[Running]:
     (tmp_path / "top_tasks.py").write_text(MODULE)
     os.mkfifo(tmp_path / "gate")
     with server(dsn, tmp_path, "--auth", "open") as one:

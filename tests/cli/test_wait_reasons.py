@@ -26,7 +26,7 @@ tasks:
 
 
 @pytest.fixture(scope="module")
-def place(cluster: PrivateCluster, migrated_template: str) -> Iterator[Running]:
+def place(processes: None, cluster: PrivateCluster, migrated_template: str) -> Iterator[Running]:
     dsn = cluster.create_database("why_live", template=migrated_template)
     queues = "default,paused"
     with (

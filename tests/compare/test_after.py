@@ -22,7 +22,7 @@ LEASE = {"PERDURE_ENGINE_LEASE_S": "5s", "PERDURE_ENGINE_HEARTBEAT_S": "1s"}
 
 @pytest.fixture(scope="module")
 def running(
-    cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
+    processes: None, cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Running, str]]:
     dsn = cluster.create_database("compared", template=migrated_template)
     with server(dsn, tmp_path_factory.mktemp("server"), "--auth", "open", **LEASE) as one:
@@ -83,6 +83,7 @@ def test_an_order_outlives_its_worker(peer: str, running: tuple[Running, str], t
     check(folder, number, variables, worker, "connected", dsn)
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_order_outlives_an_application(dsn: str, tmp_path: Path) -> None:
     folder = MIGRATE / "dbos"
     variables = environment(tmp_path / "ledger.txt") | {"SHOP_DSN": dsn}

@@ -21,6 +21,8 @@ from tests.compare.environments import installed
 from tests.compare.programs import MIGRATE, SOLD, call, effects, environment, fulfilled
 from tests.fakes.waiting import until_sync
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 READY_S_MAX = 240.0
 NUMBER = "A-1"
 heavy = pytest.mark.skipif(os.environ.get("PERDURE_PEERS") != "1", reason="installs a large package: PERDURE_PEERS=1")

@@ -19,7 +19,7 @@ NEXT = Path(__file__).parent / "next.sql"
 
 
 @pytest.fixture(scope="session")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Release:
+def old(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Release:
     """The wheels in an environment of their own, with the dependencies that are locked here."""
     at = tmp_path_factory.mktemp("released")
     locked = at / "locked.txt"

@@ -46,7 +46,7 @@ def read(release: Release) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def both(old: Release) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(processes: None, old: Release) -> tuple[dict[str, Any], dict[str, Any]]:
     return read(old), read(TREE)
 
 

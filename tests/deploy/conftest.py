@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tests import supervisor
 from tests.deploy.images import SKIP, Podman
 
 IMAGE = "localhost/perdure"
 
 
 @pytest.fixture(scope="session")
-def podman() -> Iterator[Podman]:
+def podman(processes: None) -> Iterator[Podman]:
     """With the image of this tree, and stand-ins for PostgreSQL and Prometheus."""
     if SKIP:
         pytest.skip(SKIP)
-    one = Podman(Path(tempfile.mkdtemp(prefix="perdure-deploy-", dir="/var/tmp")))
+    one = Podman(Path(tempfile.mkdtemp(prefix="perdure-deploy-", dir=supervisor.directory_in(Path("/var/tmp")))))
     try:
         one.import_bases()
         one.build(IMAGE)

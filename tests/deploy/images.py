@@ -12,9 +12,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.supervisor import TEMPORARY
+
 SUITE = "trixie"
-BASES = Path(tempfile.gettempdir()) / f"perdure-bases-{SUITE}-1"
-"""Archives of the stand-ins, kept between runs: making them takes a minute or two. The number changes with what is in them."""
+BASES = Path(os.environ.get(TEMPORARY, tempfile.gettempdir())) / f"perdure-bases-{SUITE}-1"
+"""Archives of the stand-ins, kept between runs, so beside the temporary directory of this one: making them takes a minute or two. The number changes with what is in them."""
 DEBOOTSTRAP_S_MAX = 600
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

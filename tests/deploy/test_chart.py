@@ -147,6 +147,7 @@ def effective(pod: dict[str, Any], tmp_path: Path) -> str:
     return made.stdout
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_what_the_chart_sets_is_what_servers_and_workers_read(tmp_path: Path) -> None:
     """A variable that no setting reads would be ignored in silence."""
     of = pods(rendered("everything.yaml"))

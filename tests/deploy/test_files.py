@@ -24,6 +24,7 @@ def run(program: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PROGRAMS / program, *map(str, words)], capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_hadolint_finds_nothing_in_the_dockerfile(tmp_path: Path) -> None:
     done = run("hadolint", "Dockerfile")
     assert done.returncode == 0, done.stdout
@@ -32,6 +33,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile(tmp_path: Path) -> None:
     assert run("hadolint", bad).returncode != 0
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_the_compose_file_fits_the_schema_of_the_compose_specification(tmp_path: Path) -> None:
     done = run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml")
     assert done.returncode == 0, done.stdout
@@ -41,7 +43,7 @@ def test_the_compose_file_fits_the_schema_of_the_compose_specification(tmp_path:
 
 
 @pytest.fixture(scope="module")
-def services() -> dict[str, Any]:
+def services(interpreter: None) -> dict[str, Any]:
     shown = run("podman-compose", "--profile", "tools", "config")
     assert shown.returncode == 0, shown.stderr
     found = yaml.safe_load(shown.stdout)["services"]

@@ -130,6 +130,7 @@ REFUSED = (
 )
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_real_server_needs_nothing_of_the_owner(bare_dsn: str, cluster: PrivateCluster, tmp_path: Path) -> None:
     async with logins(bare_dsn, {"shop_owner": "createrole", "shop_server": ""}) as made:
         owner, engine = (urlsplit(made[name]).username or "" for name in ("shop_owner", "shop_server"))

@@ -68,6 +68,7 @@ def test_only_the_migration_has_the_owners_login() -> None:
     assert "--no-migrate" in dict(directives(UNITS / NAMES[0]))["ExecStart"]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(os.getuid() != 0, reason="takes on restrictions as root")
 def test_a_server_runs_under_the_restrictions_of_its_unit(dsn: str, open_directory: Callable[[Path], Path]) -> None:
     """ExecStart as it stands there, with the directory of credentials that systemd would make. Not in /tmp, which is private."""

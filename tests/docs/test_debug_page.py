@@ -22,7 +22,7 @@ PAGE = DOCS / "how-to" / "debug-a-run.md"
 
 
 @pytest.fixture
-def stage(dsn: str, tmp_path: Path) -> Iterator[tuple[Running, Path]]:
+def stage(processes: None, dsn: str, tmp_path: Path) -> Iterator[tuple[Running, Path]]:
     """A server, and a worker of the page's program."""
     (block,) = [b for b in blocks_of(PAGE) if b.remark == "file"]
     (tmp_path / block.remark_text).write_text(block.text + "\n")

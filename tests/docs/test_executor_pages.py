@@ -30,7 +30,7 @@ def own_blocks(page: Path, language: str) -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def podman() -> Iterator[Podman]:
+def podman(processes: None) -> Iterator[Podman]:
     if podman_.SKIP:
         pytest.skip(podman_.SKIP)
     made = Podman(Path(tempfile.mkdtemp(prefix="perdure-podman-")))
@@ -43,7 +43,7 @@ def podman() -> Iterator[Podman]:
 
 
 @pytest.fixture(scope="module")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RayCluster, Path]]:
+def ray_cluster(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RayCluster, Path]]:
     """With the files of the page, which its nodes and its programs can import."""
     if ray_.SKIP:
         pytest.skip(ray_.SKIP)

@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 from tests.docs.pages import ROOT, blocks_of
 from tests.docs.test_snippets import environment
 from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 NAMES = ["Ada", "Grace", "Edsger", "Barbara"]
 

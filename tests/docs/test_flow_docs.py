@@ -113,6 +113,7 @@ def test_the_pages_about_flows_have_flows_to_try() -> None:
     assert len(runnable(REFERENCE)) >= 20
 
 
+@pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("page", [p for p in FLOW_PAGES if runnable(p)], ids=name_of)
 def test_runnable_flows_give_what_the_page_shows(page: Path, dsn: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -339,6 +340,7 @@ def write(directory: Path, block: Block) -> None:
     path.write_text(block.text + "\n")
 
 
+@pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("page", [p for p in all_pages() if ours(p, "python")], ids=name_of)
 def test_python_of_a_page_runs_with_its_flows(page: Path, dsn: str, tmp_path: Path) -> None:
     for block in blocks_of(page):
@@ -359,6 +361,7 @@ def test_python_of_a_page_runs_with_its_flows(page: Path, dsn: str, tmp_path: Pa
         assert done.returncode == 0, f"{name_of(page)}:\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("page", [p for p in all_pages() if ours(p, "console")], ids=name_of)
 def test_commands_of_a_page_print_what_it_shows(
     page: Path, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -430,6 +433,7 @@ def test_every_example_compiles_and_is_told_about() -> None:
         assert f"`{file.name}`" in about
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_the_examples_run_and_give_what_they_say(dsn: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / "run.py")],

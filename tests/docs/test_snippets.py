@@ -117,6 +117,7 @@ def grown(blocks: list[Block]) -> list[list[Block]]:
 PAGES = [p for p in all_pages() if runnable(p, "python", "console", "sql")]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_snippets_of_a_page_run(page: Path, dsn: str, tmp_path: Path) -> None:
     blocks = runnable(page, "python")

@@ -24,7 +24,7 @@ PAGES = ("start/embed.md", "start/server.md", "start/yaml.md", "how-to/use-the-r
 
 
 @pytest.fixture
-def directory(open_directory: Callable[..., Path]) -> Iterator[Path]:
+def directory(processes: None, open_directory: Callable[..., Path]) -> Iterator[Path]:
     """With a private PostgreSQL of its own, which ends with the test."""
     made = open_directory()
     yield made

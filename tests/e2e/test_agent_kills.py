@@ -191,6 +191,7 @@ async def recorded_calls(calls: Calls, records: Records) -> Counter[tuple[str, i
     return Counter({(c, turn): counts[c, turn] for c, number in turns.items() for turn in range(number)})
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.slow
 async def test_engines_are_killed_and_no_recorded_model_call_is_repeated(dsn: str, tmp_path: Path) -> None:
     print(f"\nPERDURE_CRASH_SEED={SEED} PERDURE_AGENT_KILLS={KILLS}")
@@ -242,6 +243,7 @@ def worker_process(address: str, calls: Calls) -> Iterator[Program]:
         yield program
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.slow
 async def test_workers_of_a_server_are_killed_and_no_recorded_model_call_is_repeated(dsn: str, tmp_path: Path) -> None:
     randomness, calls, records = random.Random(SEED), Calls(tmp_path / "calls"), Records(dsn)

@@ -12,6 +12,8 @@ from harness.servers import PERDURE, Servers
 from perdure import Client
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 BLOCKING = """
 import asyncio
 

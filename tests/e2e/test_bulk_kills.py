@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
 from perdure import Client, Perdure, Promise, workflow
 from perdure.engine.api.bulk_work import ACTED_AT_ONCE
@@ -21,6 +22,8 @@ from perdure.sdk.client.bulk_jobs import BulkHandle, BulkInfo
 from perdure.store.verify import verify
 from tests.cli.processes import Running, server
 from tests.fakes.waiting import until
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 RUNS = int(os.environ.get("PERDURE_BULK_RUNS", "2000"))
 OTHERS = 300

@@ -17,6 +17,8 @@ from perdure import Client, Handle
 from perdure.errors import RunCancelled, RunFailed, Stuck
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 LEASE_S = 3.0
 
 

@@ -34,6 +34,8 @@ from tests.fakes.django_project import AFTER, environment, manage
 from tests.fakes.killed_forks import Nursery
 from tests.fakes.waiting import until_sync
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 STEPS = (
     "before the save",
     "after the save",

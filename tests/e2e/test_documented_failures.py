@@ -149,6 +149,7 @@ async def test_a_task_is_not_visible_to_other_engines_before_its_scheduling_is_o
             assert await handle.result(timeout="30s") == [True] * 4
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.slow
 async def test_an_idle_engine_does_not_burn_a_quarter_of_a_core(dsn: str, tmp_path: Path) -> None:
     """4. An idle loop without a wait burned a quarter of a core."""
@@ -194,6 +195,7 @@ async def test_one_event_does_not_wake_every_engine(dsn: str) -> None:
         assert sum(polls) < 300, f"300 starts for anybody, and each engine asked {polls} times"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.slow
 async def test_the_runs_of_a_killed_engine_are_taken_over_in_time(dsn: str, tmp_path: Path) -> None:
     """6. Reclaiming existed but was never called."""

@@ -30,6 +30,8 @@ from perdure.store.verify import verify
 from perdure.wire.codec import decode_events
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 KILLS = int(os.environ.get("PERDURE_KILLS", "6"))
 SERVERS = 2

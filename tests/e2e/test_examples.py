@@ -110,6 +110,7 @@ def test_every_example_says_what_it_is_and_how_to_run_it(name: str) -> None:
     assert f"    python examples/{name}.py\n" in text
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_example_runs_and_prints_what_happens(name: str, dsn: str) -> None:
     out = run_example(name, PERDURE_DSN=dsn)
@@ -117,6 +118,7 @@ def test_the_example_runs_and_prints_what_happens(name: str, dsn: str) -> None:
         assert text in out
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_killed_process_did_the_first_step_and_the_survivor_the_second(dsn: str) -> None:
     out = run_example("durable_sleep", PERDURE_DSN=dsn)
     first = re.search(r"process (\d+) starts the run", out)
@@ -126,6 +128,7 @@ def test_the_killed_process_did_the_first_step_and_the_survivor_the_second(dsn: 
     assert re.findall(r"\[process (\d+)\] baking (\w+)", out) == [(first[1], "croissant"), (second[1], "cake")]
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_example_needs_no_database_of_yours(open_directory: Callable[[], Path]) -> None:
     home = open_directory()
     try:

@@ -24,7 +24,10 @@ from harness.servers import Servers
 from perdure.store.migrate import migrate
 from tests.fakes.waiting import until
 
-pytestmark = pytest.mark.skipif(bool(patroni.missing), reason=f"not installed: {', '.join(patroni.missing)}")
+pytestmark = [
+    pytest.mark.skipif(bool(patroni.missing), reason=f"not installed: {', '.join(patroni.missing)}"),
+    pytest.mark.usefixtures("processes"),
+]
 
 ROUNDS = int(os.environ.get("PERDURE_FAILOVERS", "0"))
 TIMING = Timing(30, 10, 10) if ROUNDS else Timing()

@@ -28,6 +28,8 @@ from perdure.store.verify import verify
 from tests.fakes.killed_forks import KilledFork, Nursery
 from tests.fakes.waiting import until_sync
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 STEPS = (
     "before the insert",
     "after the insert",

@@ -15,6 +15,7 @@ SHOP = Path(__file__).parents[2] / "examples" / "fastapi_shop"
 WITHIN_S = 120.0
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("state", ["before", "after"])
 def test_the_tests_of_the_shop_pass(state: str, dsn: str) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PERDURE_", "PYTEST_"))}

@@ -10,6 +10,8 @@ from harness.fleet import Fleet, at_rest, count, describe_active, violated
 
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 LEASE_S = 2.0
 RUNS = 500
 PAUSES = 2

@@ -25,6 +25,8 @@ from perdure.core.errors import PerdureError
 from tests.fakes.receivers import Received, Receiver, http_receiver
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 SECONDS = float(os.environ.get("PERDURE_NOTIFICATION_SECONDS", "6"))
 LONGEST = 3

@@ -28,6 +28,8 @@ from perdure.store import claims
 from perdure.store.sealing.codec import key_of
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 LEASE_S = 4.0
 KINDS = [
     "input",

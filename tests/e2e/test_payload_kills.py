@@ -12,6 +12,7 @@ from typing import Any
 
 import asyncpg
 import httpx2
+import pytest
 from harness.proxy import Proxy
 from harness.stop_at import StopAt
 
@@ -26,6 +27,8 @@ from tests.cli.live import ROOT
 from tests.cli.processes import Program, free_port, server, started
 from tests.e2e.harness import payload_kills
 from tests.server.remote import worker
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 LONG = "60s"
 LARGE = 500_000

@@ -32,6 +32,8 @@ from tests.e2e.harness import payload_load
 from tests.fakes.waiting import until
 from tests.object_stores import free_port, s3_server
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SAMPLE_S = 0.05
 MIB = 2**20
 

@@ -152,12 +152,12 @@ def opened(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+def s3(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 
-@pytest.fixture(params=["database", "directory", "s3"])
+@pytest.fixture(params=["database", "directory", pytest.param("s3", marks=pytest.mark.starts("processes"))])
 def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "database":
         return ""

@@ -45,14 +45,16 @@ async def pooled(n: int) -> int:
 
 
 @pytest.fixture(params=MODES)
-def bouncer(request: pytest.FixtureRequest, dsn: str, open_directory: Callable[[], Path]) -> Iterator[PgBouncer]:
+def bouncer(
+    processes: None, request: pytest.FixtureRequest, dsn: str, open_directory: Callable[[], Path]
+) -> Iterator[PgBouncer]:
     # In session mode every client needs a server connection of its own.
     with PgBouncer(open_directory(), dsn, request.param, pool_size=4 if request.param == "transaction" else 60) as one:
         yield one
 
 
 @pytest.fixture
-def by_transaction(dsn: str, open_directory: Callable[[], Path]) -> Iterator[PgBouncer]:
+def by_transaction(processes: None, dsn: str, open_directory: Callable[[], Path]) -> Iterator[PgBouncer]:
     with PgBouncer(open_directory(), dsn, "transaction") as one:
         yield one
 
@@ -111,6 +113,7 @@ async def test_a_pooler_that_is_killed_under_load_loses_nothing(bouncer: PgBounc
         print(f"{bouncer.mode}: {fleet.acknowledged} starts acknowledged, {KILLS} kills of the pooler")
 
 
+@pytest.mark.usefixtures("processes")
 async def test_migrating_goes_through_it(bare_dsn: str, open_directory: Callable[[], Path]) -> None:
     with PgBouncer(open_directory(), bare_dsn, "transaction") as one:
         applied = await asyncio.gather(*(migrate(one.dsn(bare_dsn)) for _ in range(3)))
@@ -147,6 +150,7 @@ async def test_settings_hold_on_every_statement(
         await reads.close()
 
 
+@pytest.mark.usefixtures("processes")
 async def test_startup_parameters_that_are_ignored_are_noticed(dsn: str, open_directory: Callable[[], Path]) -> None:
     ignored = ",".join((*SETTINGS, *READ_SETTINGS))
     with PgBouncer(open_directory(), dsn, "transaction", ignore_startup_parameters=ignored) as one:
@@ -156,6 +160,7 @@ async def test_startup_parameters_that_are_ignored_are_noticed(dsn: str, open_di
         assert (await pooling_found(one.dsn(dsn))).status == "ok"
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_session_that_the_dsn_promises_is_used_as_one(dsn: str, open_directory: Callable[[], Path]) -> None:
     with PgBouncer(open_directory(), dsn, "session", pool_size=20) as one:
         through = one.dsn(dsn, pooling="session")
@@ -191,6 +196,7 @@ async def test_doctor_fails_a_dsn_that_promises_what_the_pooler_does_not_do(
     assert "unsupported startup parameter" in direct.what
 
 
+@pytest.mark.usefixtures("processes")
 async def test_doctor_sees_a_pooler_with_one_server_connection(
     dsn: str, open_directory: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

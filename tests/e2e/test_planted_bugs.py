@@ -11,6 +11,8 @@ from harness.fleet import Fleet, at_rest, violated
 
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 LEASE_S = 2.0
 RUNS = 60
 

@@ -18,6 +18,8 @@ from harness.servers import Servers, drained
 
 from tests.fakes.waiting import busy, until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 P99_MS = float(os.environ.get("PERDURE_ATTACK_P99_MS", "3000"))
 ALL = os.environ.get("PERDURE_ATTACK") == "all"
 STUCK_S = 540.0

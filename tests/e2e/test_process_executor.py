@@ -54,7 +54,7 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(dsn: str, tmp_path: Path) -> Iterator[Callable[[], tuple[Fleet, str]]]:
+def fleet(processes: None, dsn: str, tmp_path: Path) -> Iterator[Callable[[], tuple[Fleet, str]]]:
     with server(dsn, tmp_path, "--auth", "open") as running, ExitStack() as stack:
         yield lambda: (Fleet(stack, running.grpc, tmp_path), running.grpc)
 

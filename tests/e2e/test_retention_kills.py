@@ -25,6 +25,8 @@ from perdure.exports.archive import Archive
 from perdure.store.imports import import_exports
 from tests.e2e.test_retention import clean, manifests, policy, rows_of_all
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 KILLS = int(os.environ.get("PERDURE_RETENTION_KILLS", "5"))
 RUNS, DAYS, LEASE_S = 600, 2, 0.5

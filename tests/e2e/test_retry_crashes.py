@@ -14,6 +14,8 @@ from perdure.errors import Conflict
 from tests.fakes.waiting import until
 from tests.store.counted import differences
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 LEASE_S = 1.5
 RUNS = 60
 DOOMED = 9

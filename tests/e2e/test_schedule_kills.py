@@ -21,6 +21,8 @@ from perdure.store.schedules import PostgresSchedules
 from perdure.wire.codec import decode_events
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 SECONDS = int(os.environ.get("PERDURE_SCHEDULE_SECONDS", "20"))
 ENGINES = 4

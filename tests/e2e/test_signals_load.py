@@ -28,6 +28,8 @@ from perdure.core.placement import Placement
 from perdure.errors import Unavailable
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 FULL = bool(os.environ.get("PERDURE_SIGNALS_FULL"))
 LEASE_S = 2.0
 CONTINUE_AFTER = 4_000

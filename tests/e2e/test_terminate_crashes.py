@@ -17,6 +17,8 @@ from perdure import Perdure
 from perdure.errors import Conflict, NotFound, Unavailable
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 LEASE_S = 1.5
 RUNS = 400
 KILLS = 4

@@ -338,6 +338,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("processes")
 async def test_under_kills_a_task_is_claimed_or_expired_and_never_both(dsn: str, tmp_path: Path) -> None:
     """The ledger of executions against what the runs say: what did not begin in time was never executed."""
     script, ledger = tmp_path / "engine.py", tmp_path / "ledger"

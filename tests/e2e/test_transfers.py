@@ -23,6 +23,8 @@ from perdure import Client
 from perdure.errors import PerdureError
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SEED = int(os.environ.get("PERDURE_CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 TRANSFERS = int(os.environ.get("PERDURE_TRANSFERS", "120"))
 ACCOUNTS = 40

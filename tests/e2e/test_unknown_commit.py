@@ -12,6 +12,8 @@ from harness.proxy import Proxy, chances
 
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 RUNS = 200
 SHARE = 0.25
 SEED = 20_311

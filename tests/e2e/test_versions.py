@@ -29,6 +29,8 @@ from perdure.store.verify import verify
 from tests.fakes.waiting import until
 from tests.server.remote import Served, server
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 NAME = "released"
 GO = Signal("go", str)
 CODE = """

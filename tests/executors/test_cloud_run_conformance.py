@@ -19,7 +19,7 @@ def _crashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with cloud_run(tmp_path_factory.mktemp("cloud-run")) as one:
         yield one
 

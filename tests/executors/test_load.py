@@ -10,6 +10,8 @@ from perdure import Client
 from tests.cli.processes import server
 from tests.executors.load import agent_of, concurrent, sustained, waited
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @pytest.mark.slow
 async def test_many_commands_take_little_memory_and_none_is_lost(dsn: str, tmp_path: Path) -> None:

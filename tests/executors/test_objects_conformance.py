@@ -16,6 +16,8 @@ from tests.executors.conformance import SHORT, Conformance
 from tests.executors.object_jobs import InDirectory, OnServer, behind_gate
 from tests.object_stores import ObjectServer, azure_server, s3_server
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 ALL = os.environ.get("PERDURE_OBJECTS") == "all"
 
 
@@ -27,13 +29,13 @@ def _crashes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+def s3(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+def azure(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     with azure_server(tmp_path_factory.mktemp("azure")) as server:
         yield server
 

@@ -18,6 +18,8 @@ from perdure.executors.process.state import JobDir
 from tests.executors.conformance import Conformance, Counterpart, shell_works
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 
 class Processes(Counterpart):
     name = "process"

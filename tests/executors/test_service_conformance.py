@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 @pytest.fixture
-def counterpart(dsn: str) -> Iterator[Services]:
+def counterpart(processes: None, dsn: str) -> Iterator[Services]:
     made = Services(dsn)
     yield made
     made.process.kill()

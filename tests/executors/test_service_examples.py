@@ -6,6 +6,8 @@ import pytest
 
 from tests.executors.services import EXAMPLES, deployed, instance, online, result_of, serving
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 async def test_a_service_in_40_lines_of_plain_python(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = EXAMPLES / "worker.py"

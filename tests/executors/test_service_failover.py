@@ -18,6 +18,8 @@ from tests.executors.services import deployed, ended, instance, online, serving
 from tests.fakes.waiting import busy
 from tests.server.rest_live import Live
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 KILLS_S = float(os.environ.get("PERDURE_SERVICE_KILLS_S", "8"))
 INSTANCES = 3
 CALL = {

@@ -106,6 +106,7 @@ EVERY_KIND: dict[str, Any] = {
 }
 
 
+@pytest.mark.usefixtures("processes")
 async def test_the_branches_of_the_demo(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(dsn, monkeypatch) as server:
         await deployed(server, json.dumps(BRANCHES), "branches")
@@ -119,6 +120,7 @@ async def test_the_branches_of_the_demo(dsn: str, monkeypatch: pytest.MonkeyPatc
             assert {t["name"] for t in tasks} == {"perdure.job.service"}
 
 
+@pytest.mark.usefixtures("processes")
 async def test_every_kind_that_calls_a_service(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(dsn, monkeypatch) as server:
         await deployed(server, json.dumps(EVERY_KIND), "kinds")
@@ -130,6 +132,7 @@ async def test_every_kind_that_calls_a_service(dsn: str, monkeypatch: pytest.Mon
             assert run["result"]["sub"] == {"total": 6}
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_service_that_fails_fails_its_node(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(dsn, monkeypatch) as server:
         await deployed(server, json.dumps(BRANCHES), "branches")

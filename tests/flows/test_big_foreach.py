@@ -31,6 +31,8 @@ from perdure.testing.ledger import Ledger
 from perdure.wire.codec import decode_events
 from tests.fakes.waiting import busy, until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ITEMS = int(os.environ.get("PERDURE_BIG_FOREACH", "20000"))
 AT_A_TIME = 200
 SLOTS = 400

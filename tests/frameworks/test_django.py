@@ -232,6 +232,7 @@ print("ended well")
 """
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_each_process_opens_a_client_of_its_own_after_a_fork_and_closes_it_at_its_end(dsn: str) -> None:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

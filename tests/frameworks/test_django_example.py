@@ -8,6 +8,8 @@ import pytest
 
 from tests.fakes.django_project import AFTER, BEFORE, manage
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @pytest.mark.parametrize("project", [BEFORE, AFTER], ids=lambda p: p.name)
 def test_the_tests_of_the_example_pass(project: Path, dsn: str) -> None:

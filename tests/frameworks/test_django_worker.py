@@ -23,6 +23,7 @@ values (1, 1, 1, 'placed', now(), perdure.start('prepare_hold', '{"hold_id": 1}'
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_is_a_worker_of_a_server_with_the_workflows_and_queues_of_the_project(dsn: str, tmp_path: Path) -> None:
     manage(AFTER, dsn, "migrate")
     with Servers(tmp_path, dsn, 1, lease_s=5.0) as fleet, psycopg.connect(dsn, autocommit=True) as database:
@@ -60,6 +61,7 @@ def test_it_is_a_worker_of_a_server_with_the_workflows_and_queues_of_the_project
         assert drained(server) == 0
 
 
+@pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -189,6 +189,7 @@ def test_errors_about_the_request_are_answered_and_faults_of_the_application_are
         unanswered.close()
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_processes_that_are_forked_have_clients_of_their_own_and_close_them_at_their_end(dsn: str) -> None:
     """The parent has a client before it forks, as with `gunicorn --preload`; it goes on working afterwards."""
     began = time.monotonic()

@@ -282,6 +282,7 @@ def test_databases_are_made_from_templates_and_dropped_under_their_users(durable
         ask(copy, "select 1")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_directory_with_a_very_long_path_works(open_directory: MakeDirectory) -> None:
     with PrivateCluster(open_directory() / ("long" * 40), settings={"fsync": "off"}) as cluster:
         assert ask(cluster.dsn(), "select 1") == 1
@@ -350,6 +351,7 @@ def test_a_server_without_users_and_without_watcher_is_a_leftover(durable_cluste
     assert not postmaster.alive(pid) and cluster.data.exists()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps data elsewhere")
 def test_data_whose_project_is_gone_is_a_leftover(
     open_directory: MakeDirectory, monkeypatch: pytest.MonkeyPatch
@@ -384,6 +386,7 @@ def test_as_root_the_server_runs_as_somebody_else(durable_cluster: MakeCluster) 
     assert psutil.Process(cluster.pid).uids().effective != 0
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory that the server's user cannot reach")
 def test_as_root_a_directory_out_of_reach_is_replaced_and_remembered(
     open_directory: MakeDirectory, monkeypatch: pytest.MonkeyPatch
@@ -400,6 +403,7 @@ def test_as_root_a_directory_out_of_reach_is_replaced_and_remembered(
         assert ask(cluster.dsn(), "select n from kept") == 42
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_as_root_a_cluster_of_somebody_else_stays_theirs(open_directory: MakeDirectory) -> None:
     theirs = open_directory() / "pg"
@@ -462,6 +466,7 @@ def test_the_programs_of_the_wheel_work_too(durable_cluster: MakeCluster, number
     assert ask(durable_cluster(cluster.requested).start(), "select 1") == 1
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has programs that the server's user cannot reach")
 def test_as_root_programs_out_of_reach_are_copied(
     open_directory: MakeDirectory, monkeypatch: pytest.MonkeyPatch

@@ -61,6 +61,7 @@ async def test_migrations_are_applied_in_order_and_once(bare_dsn: str, tmp_path:
     assert await ask(bare_dsn, "select count(*) from perdure.a") == 1
 
 
+@pytest.mark.usefixtures("processes")
 async def test_ten_processes_that_migrate_at_once_apply_each_migration_once(bare_dsn: str, tmp_path: Path) -> None:
     write(tmp_path, *(f"create table perdure.t{n} (n int); select pg_sleep(0.02);" for n in range(1, 6)))
     command = [sys.executable, "-c", MIGRATE, bare_dsn, str(tmp_path)]

@@ -93,16 +93,19 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         perdure.nonsense  # noqa: B018
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_star_import_brings_exactly_the_exports() -> None:
     found = _python("from perdure import *; print(*sorted(n for n in dir() if not n.startswith('__')))").stdout.split()
     assert found == sorted(perdure.__all__)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_importing_perdure_loads_nothing_heavy() -> None:
     loaded = _python("import sys, perdure; print(*sys.modules)").stdout.split()
     assert not [m for m in loaded for h in HEAVY if m == h or m.startswith(f"{h}.")]
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_defining_workflows_needs_no_database_driver_and_no_command_line() -> None:
     code = """
         import sys
@@ -117,6 +120,7 @@ def test_defining_workflows_needs_no_database_driver_and_no_command_line() -> No
     assert not [m for m in loaded for h in HEAVY if m == h or m.startswith(f"{h}.")]
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_importing_perdure_takes_little_time() -> None:
     began = time.monotonic()
     report = _python("import perdure", "-X", "importtime").stderr

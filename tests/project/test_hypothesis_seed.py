@@ -39,6 +39,7 @@ def drawn(path: Path, seed: str | None) -> tuple[str, str]:
     return path.read_text(encoding="utf-8"), found[1]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("ci", ["true", ""], ids=["in CI", "elsewhere"])
 def test_examples_are_new_each_time_and_come_again_with_their_seed(
     tmp_path: Path, ci: str, monkeypatch: pytest.MonkeyPatch

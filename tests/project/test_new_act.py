@@ -12,7 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import perdure
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = Path(__file__).parents[2]
 FILES_MAX = 4

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 SCRIPT = Path(__file__).parents[1] / "rerun.py"
 GOOD = "def test_good():\n    pass\n"
 FLAKY = """

@@ -270,6 +270,16 @@ def test_process_of_a_body_left_fails_its_test(interpreter: None, tmp_path: Path
     assert re.search(r"test_it.py::test_body left 1 process running.*\n.* of a body\n", shown)
 
 
+def test_process_that_is_not_declared_fails_its_test(interpreter: None, tmp_path: Path) -> None:
+    """Also where the code under test swallows the error."""
+    with run(tmp_path, SILENT) as tests:
+        shown = tests.output()
+    assert (
+        "test_it.py::test_silent starts python and has none of the fixtures processes, interpreter."
+        in shown.replace(Path(sys.executable).name, "python")
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "program"),
     [

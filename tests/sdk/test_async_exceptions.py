@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 TRACED = """
 import sys, threading
 from perdure.sdk.worker.async_exceptions import take_back

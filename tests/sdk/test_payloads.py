@@ -317,6 +317,7 @@ def test_a_union_of_dataclasses_without_pydantic_names_both_ways_out(monkeypatch
     assert "tag=True" in str(caught.value)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_pydantic_is_not_imported_unless_a_type_needs_it() -> None:
     script = (
         "import sys; from perdure.sdk.payloads import Converter; Converter.of(list[int]).encode([1]);"
@@ -325,6 +326,7 @@ def test_pydantic_is_not_imported_unless_a_type_needs_it() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_a_set_is_written_alike_by_every_process() -> None:
     script = (
         "from perdure.sdk.payloads import Converter as C; import sys;"

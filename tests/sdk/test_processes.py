@@ -122,7 +122,7 @@ def value(report: Report) -> Any:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(interpreter: None) -> AsyncIterator[Bench]:
     one = Bench()
     yield one
     await one.execution.close()
@@ -282,6 +282,7 @@ def script(tmp_path: Path, end: str) -> list[str]:
     return [sys.executable, "-W", "error", str(path)]
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_a_task_of_the_script_that_was_started_runs_in_a_child(tmp_path: Path) -> None:
     command = script(tmp_path, 'if __name__ == "__main__":\n    asyncio.run(main(21))\n')
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -290,12 +291,14 @@ def test_a_task_of_the_script_that_was_started_runs_in_a_child(tmp_path: Path) -
     assert done.stderr == ""
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     done = subprocess.run(script(tmp_path, "asyncio.run(main(21))\n"), capture_output=True, text=True, timeout=60)
     assert "report error" in done.stdout, done.stderr
     assert 'if __name__ == "__main__":' in done.stdout
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_children_die_with_their_parent(tmp_path: Path) -> None:
     command = script(tmp_path, 'if __name__ == "__main__":\n    asyncio.run(main(200))\n')
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

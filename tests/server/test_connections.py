@@ -108,6 +108,7 @@ def answers(url: str, own_address: str) -> None:
         assert http.get("/readyz").json() == {"status": "ready", "reasons": []}
 
 
+@pytest.mark.usefixtures("processes")
 def test_half_open_connections_cannot_take_a_server_away(dsn: str, tmp_path: Path) -> None:
     """With 300 descriptors, 400 half requests and 400 silent gRPC connections: others are answered, and so is the address they come from."""
     with limited_server(dsn, tmp_path, 300) as running:

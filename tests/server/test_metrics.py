@@ -318,6 +318,7 @@ async def asked(http: httpx2.AsyncClient, path: str, **params: str) -> Any:
         return None
 
 
+@pytest.mark.usefixtures("processes")
 async def test_prometheus_scrapes_live_servers(dsn: str, tmp_path: Path) -> None:
     program("prometheus")
     async with Perdure(dsn) as client, served(client) as embedded, whole_server(dsn) as server:

@@ -121,6 +121,7 @@ def independent_provider() -> Iterator[str]:
             process.kill()
 
 
+@pytest.mark.usefixtures("processes")
 async def test_it_works_with_a_provider_that_was_not_written_for_it(dsn: str) -> None:
     with independent_provider() as issuer:
         await until(lambda: is_listening(urlsplit(issuer).port or 0))

@@ -126,6 +126,7 @@ async def test_a_query_over_rest(dsn: str) -> None:
         assert (await api.get("/workflows/served_query_tank"))["queries"] == ["filled", "leaks", "hangs"]
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_a_query_from_the_command_line(dsn: str) -> None:
     async with live(dsn) as api:
         run = await api.perdure.start(tank, 8)

@@ -80,6 +80,7 @@ async def test_an_update_over_rest(dsn: str) -> None:
         assert "run.update" in actions
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_states_are_read_without_disturbing_the_run(dsn: str) -> None:
     async with live(dsn) as api:
         run = await started(api)
@@ -127,6 +128,7 @@ async def perdure(*words: str, url: str) -> tuple[int, str]:
     return made.returncode or 0, out.decode() or err.decode()
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_an_update_from_the_command_line(dsn: str) -> None:
     async with live(dsn) as api:
         run = await started(api)

@@ -75,6 +75,7 @@ def test_a_run_that_nobody_traced_is_a_trace_of_its_own() -> None:
 # -- what costs nothing when nobody asks ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_opentelemetry_is_not_even_imported_unless_somebody_asks(dsn: str) -> None:
     code = f"""
 import asyncio, sys
@@ -207,6 +208,7 @@ def trace_everything(
     return spans, dict(zip(("traced", "untraced", "doomed"), (run_id for run_id, _ in lines), strict=True))
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("where", "services"), [(embedded, ("perdure", "perdure")), (remote, ("perdure-server", "perdure-worker"))]
 )

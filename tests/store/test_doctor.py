@@ -231,6 +231,7 @@ def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(program, capture_output=True, text=True, check=False, env=clean | environment)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_migrate_says_what_it_did_and_doctor_agrees(bare_dsn: str) -> None:
     first = run_cli("migrate", "--dsn", bare_dsn)
     assert (first.returncode, first.stderr) == (0, "")
@@ -244,12 +245,14 @@ def test_migrate_says_what_it_did_and_doctor_agrees(bare_dsn: str) -> None:
     assert {f.name: f.status for f in findings}["migrations"] == "ok"
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_piped_output_is_plain(dsn: str) -> None:
     lines = run_cli("doctor", "--dsn", dsn, FORCE_COLOR="").stdout.splitlines()
     assert all(line.split("\t")[0] in ("ok", "warn", "fail") for line in lines)
     assert not any("\x1b" in line for line in lines)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_an_error_is_one_message_without_a_traceback() -> None:
     result = run_cli("migrate", "--dsn", "postgresql://me:secret@127.0.0.1:1/x")
     assert result.returncode == 5
@@ -258,11 +261,13 @@ def test_an_error_is_one_message_without_a_traceback() -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_wrong_usage_exits_with_2() -> None:
     assert run_cli("no-such-command").returncode == 2
     assert run_cli("doctor", "--no-such-option").returncode == 2
 
 
+@pytest.mark.usefixtures("processes")
 def test_without_a_dsn_a_private_server_is_started_and_stopped_again(open_directory: Any) -> None:
     home: Path = open_directory()
     assert run_cli("migrate", PERDURE_HOME=str(home)).returncode == 0

@@ -153,7 +153,7 @@ async def ms_of(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 @pytest.fixture(scope="module")
-def api(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def api(processes: None, filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with site(filled, tmp_path_factory.mktemp("site"), worker=False) as one:
         yield one
 

@@ -153,6 +153,7 @@ async def test_damage_in_the_database_is_found(
     assert number in found and any(what in one for one in found[number]), found
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_the_program_answers_by_exit_code_json_and_text(dsn: str, files: tuple[Path, Path]) -> None:
     runs = await run_some(dsn, files[1], 2)
     sound = _program(dsn, "--ledger", str(files[0]), "--starts", str(files[1]), "--at-rest", "--json")

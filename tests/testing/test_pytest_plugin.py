@@ -10,6 +10,8 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.pytest_plugin import PLUGIN, plugin_options
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +121,7 @@ def marked(tests: str, plugin: str) -> str:
     return tests.replace("async def test", f"@pytest.mark.{plugin}\nasync def test")
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_async_tests_of_pytest_asyncio_and_of_anyio_get_an_environment_and_sync_tests_another(tmp_path: Path) -> None:
     of_anyio = marked(ASYNC, "anyio").replace("def test_", "def test_anyio_")
     loop_scope = "asyncio_default_fixture_loop_scope = function\n"
@@ -129,6 +132,7 @@ def test_async_tests_of_pytest_asyncio_and_of_anyio_get_an_environment_and_sync_
     assert "8 passed" in out
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_anyio_alone_is_enough_and_without_either_the_fixture_says_what_it_needs(tmp_path: Path) -> None:
     of_anyio = marked(ASYNC, "anyio") + "\ndef test_not_async(perdure_env): ...\n"
     code, out = run_pytest(tmp_path, of_anyio, "-p", "no:asyncio")
@@ -143,6 +147,7 @@ def test_the_package_names_the_plugin() -> None:
     assert importlib.import_module(PLUGIN).pytest_configure
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
     """pytest imports it in every session, also of projects that do not use Perdure in the tests that run."""
     code = f"""

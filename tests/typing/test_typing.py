@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
 SAMPLE = HERE / "sample.py"

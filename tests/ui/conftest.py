@@ -29,7 +29,7 @@ EXPECTED = re.compile(
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(processes: None) -> Iterator[Browser]:
     """Not for the whole session: while Playwright is open, no other test of this process can start an event loop."""
     with sync_playwright() as playwright:
         one = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
@@ -38,7 +38,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def shop(cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shop(
+    processes: None, cluster: PrivateCluster, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     """One site for the tests of a file."""
     assert built(), "the web UI is not built: run `just ui-build`"
     name = f"ui_{os.getpid()}_{next(_numbers)}"

@@ -51,13 +51,15 @@ def wait_for(address: str, log: Path) -> None:
 
 
 @pytest.fixture
-def issuer(tmp_path: Path) -> Iterator[str]:
+def issuer(processes: None, tmp_path: Path) -> Iterator[str]:
     with provider(tmp_path / "provider.log") as one:
         yield one
 
 
 @pytest.fixture
-def office(cluster: PrivateCluster, migrated_template: str, tmp_path: Path, issuer: str) -> Iterator[Site]:
+def office(
+    processes: None, cluster: PrivateCluster, migrated_template: str, tmp_path: Path, issuer: str
+) -> Iterator[Site]:
     """A site whose people sign in through the provider."""
     name = f"ui_oidc_{os.getpid()}"
     settings = {

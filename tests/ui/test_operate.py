@@ -179,7 +179,7 @@ def asks_with(shop: Site, secret: str) -> int:
 
 
 @pytest.fixture
-def sealed(cluster: PrivateCluster, migrated_template: str, tmp_path: Path) -> Iterator[Site]:
+def sealed(processes: None, cluster: PrivateCluster, migrated_template: str, tmp_path: Path) -> Iterator[Site]:
     """A site that can keep secrets."""
     key = tmp_path / "secret.key"
     key.write_bytes(base64.b64encode(os.urandom(32)))

@@ -149,6 +149,7 @@ def test_a_failed_attempt_always_has_a_reason() -> None:
     assert report.failure is not None
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     uv = shutil.which("uv")
     assert uv is not None, "the compiler stands in an environment of its own, which uv makes"

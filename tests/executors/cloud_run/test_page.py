@@ -19,7 +19,7 @@ PAGE = "run-on-cloud-run.md"
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[CloudRunJobs]:
+def jobs(processes: None, tmp_path: Path) -> Iterator[CloudRunJobs]:
     with cloud_run(tmp_path / "server") as server:
         gate = Gate(server.port)
         yield CloudRunJobs(server, tmp_path, gate)

@@ -10,7 +10,7 @@ from tests.executors.container.podman import SKIP, Podman
 
 
 @pytest.fixture(scope="session")
-def podman_service() -> Iterator[Podman]:
+def podman_service(processes: None) -> Iterator[Podman]:
     if SKIP:
         pytest.skip(SKIP)
     # A short path: that of a socket has at most 107 characters.

@@ -24,6 +24,8 @@ from tests.executors.agents import assignment
 from tests.executors.fake_host import FakeHost
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 
 class Bench:
     """A store, and the executor's side of it."""

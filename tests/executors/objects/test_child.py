@@ -13,6 +13,8 @@ from perdure.executors.objects.child import WorkProcess
 from perdure.executors.objects.layout import VERSION, JobSpec
 from tests.fakes.waiting import turns
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 WAIT_S = 60
 
 

@@ -15,6 +15,8 @@ from perdure.executors.port import Job
 from tests.executors.agents import assignment
 from tests.executors.fake_host import FakeHost
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 ABORTS = "import atexit, os; atexit.register(os.abort)"
 """As threads of the store's client do now and then while the interpreter shuts down."""
 

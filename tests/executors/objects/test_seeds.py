@@ -13,6 +13,8 @@ from perdure.errors import RunFailed
 from perdure.executors.objects.executor import ObjectsExecutor, ObjectsOptions
 from tests.executors.flows_of_jobs import block, run_flow
 
+pytestmark = pytest.mark.usefixtures("interpreter")
+
 PERDURE = f"{Path(sys.executable).parent}/perdure"
 FOREIGN = '''\
 """Reads TASK_SPEC_PATH, writes status.json as its heartbeat, output.json and the status at the end. It knows nothing of Perdure."""

@@ -9,7 +9,7 @@ from tests.executors.ray.cluster import LOOPBACK, SKIP, RayCluster
 
 
 @pytest.fixture(scope="package")
-def ray_cluster() -> Iterator[RayCluster]:
+def ray_cluster(processes: None) -> Iterator[RayCluster]:
     if SKIP:
         pytest.skip(SKIP)
     cluster = RayCluster()
