@@ -95,7 +95,7 @@ def _all(runs: Runs) -> None:
             runs.waits(run, "timer")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def place(processes: None, cluster: PrivateCluster, migrated_template: str) -> Iterator[Running]:
     dsn = cluster.create_database(DATABASE, template=migrated_template)
     with server(dsn, BASE, "--auth", "open") as one:
@@ -103,7 +103,7 @@ def place(processes: None, cluster: PrivateCluster, migrated_template: str) -> I
     cluster.drop_database(DATABASE)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def runs(processes: None, place: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     with started("worker", "orders.py", "--server", place.grpc, cwd=BASE) as worker:
         worker.until("connected")

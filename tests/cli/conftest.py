@@ -16,13 +16,13 @@ SECRET_KEY = "A" * 43 + "="
 MODULES = ("tests.cli.flows", "perdure.programs.starter.hello")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def repaired(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Touch it, and the task that fails succeeds."""
     return tmp_path_factory.mktemp("cli") / "repaired"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def live(processes: None, cluster: PrivateCluster, migrated_template: str, repaired: Path) -> Iterator[str]:
     """The address of a server with a worker."""
     dsn = cluster.create_database(DATABASE, template=migrated_template)

@@ -9,7 +9,7 @@ import pytest
 from tests.executors.container.podman import SKIP, Podman
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def podman_service(processes: None) -> Iterator[Podman]:
     if SKIP:
         pytest.skip(SKIP)

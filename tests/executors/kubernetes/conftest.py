@@ -10,14 +10,14 @@ from tests.executors.gate import Gate
 from tests.executors.kubernetes_jobs import KubernetesJobs
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def live(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The real control plane where PERDURE_KUBERNETES names one, or else the emulator."""
     with cluster(tmp_path_factory.mktemp("cluster"), programs()) as one:
         yield one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def emulated(processes: None, live: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if programs() is None:
         yield live
