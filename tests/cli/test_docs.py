@@ -10,7 +10,8 @@ import pytest
 
 from perdure.cli.commands import COMMANDS, canonical, load
 from tests.cli.live import Cli
-from tests.docs.pages import DOCS, ROOT, Block, all_pages, blocks_of, matches
+from tests.docs.pages import DOCS, Block, all_pages, blocks_of, matches, name_of
+from tests.fakes.failures import Failures
 
 QUOTED = re.compile(r"(?:^\$ (?:\w+=\S+ )*|`)perdure ([a-z][\w-]*)(?: ([a-z][\w-]*))?", re.MULTILINE)
 PAGE = DOCS / "how-to" / "use-the-command-line.md"
@@ -46,12 +47,18 @@ def test_what_a_page_shows_is_what_is_printed(page: Path, cli: Cli) -> None:
             assert not expected.strip() or matches(expected, actual), f"line {block.line}: `{command}` prints\n{actual}"
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *all_pages()], ids=lambda p: p.name)
-def test_commands_on_the_pages_exist(page: Path) -> None:
-    for first, second in QUOTED.findall(page.read_text()):
-        words = canonical([word for word in (first, second) if word])
-        if page == PAGE and words[0] == "status":
-            continue  # shows the error of an unknown command
-        assert words[0] in COMMANDS, f"{page}: perdure {first}"
-        verbs = getattr(load(COMMANDS[words[0]].module)[words[0]], "commands", None)
-        assert verbs is None or len(words) < 2 or words[1] in verbs, f"{page}: perdure {first} {second}"
+def test_commands_on_all_pages_exist() -> None:
+    with Failures() as failures:
+        for page in all_pages():
+            for first, second in QUOTED.findall(page.read_text()):
+                words = canonical([word for word in (first, second) if word])
+                if page == PAGE and words[0] == "status":
+                    continue  # shows the error of an unknown command
+                with failures.of(f"{name_of(page)}: perdure {first} {second}".rstrip()):
+                    check_command(words)
+
+
+def check_command(words: list[str]) -> None:
+    assert words[0] in COMMANDS, f"{words[0]} is no command"
+    verbs = getattr(load(COMMANDS[words[0]].module)[words[0]], "commands", None)
+    assert verbs is None or len(words) < 2 or words[1] in verbs, f"{words[0]} has no {words[1]}"

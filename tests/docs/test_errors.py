@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
-import pytest
-
 from perdure.core.errors import error_classes
 from perdure.server import error_guide
 from tests.cli.live import perdure as command
 from tests.docs.error_messages import SOURCE, can_be_printed
 from tests.docs.pages import DOCS
+from tests.fakes.failures import Failures
 
 CODES = sorted(error_guide.explanations())
 
@@ -37,19 +36,31 @@ def test_every_code_of_a_class_is_explained() -> None:
     assert len(CODES) > 60
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_a_code_is_explained_with_a_message_that_the_source_can_print(code: str) -> None:
+def test_codes_are_explained_with_messages_of_the_source() -> None:
+    with Failures() as failures:
+        for code in CODES:
+            with failures.of(code):
+                check_explanation(code)
+
+
+def check_explanation(code: str) -> None:
     found = error_guide.explanation(code)
-    assert found.why.endswith(".") and re.search(r"[.!?]\s*(See \[.*\]\(.*\)\.)?$", found.do.strip())
+    assert found.why.endswith("."), f"`why` is no sentence: {found.why!r}"
+    end = re.search(r"[.!?]\s*(See \[.*\]\(.*\)\.)?$", found.do.strip())
+    assert end, f"`do` ends with neither a sentence nor a link: {found.do!r}"
     if not found.yours:
         assert can_be_printed(code, found.example.strip()), f"the source does not make this message: {found.example}"
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_links_of_an_explanation_lead_to_pages(code: str) -> None:
-    for path in error_guide.without_links(error_guide.explanation(code).do)[1]:
-        assert (DOCS / path.partition("#")[0]).exists(), f"{code} links to {path}"
-    assert (DOCS / error_guide.error_page(code)).exists(), "run `uv run python docs/generate.py`"
+def test_links_of_explanations_lead_to_pages() -> None:
+    with Failures() as failures:
+        for code in CODES:
+            for path in error_guide.without_links(error_guide.explanation(code).do)[1]:
+                with failures.of(f"{code} links to {path}"):
+                    assert (DOCS / path.partition("#")[0]).exists(), "which does not exist"
+            with failures.of(code):
+                page = error_guide.error_page(code)
+                assert (DOCS / page).exists(), f"{page} does not exist: run `uv run python docs/generate.py`"
 
 
 def test_explain_prints_the_page_of_a_code() -> None:

@@ -37,6 +37,7 @@ from tests.cli.live import perdure
 from tests.cli.processes import server, started
 from tests.docs.pages import DOCS, ROOT, Block, all_pages, blocks_of, matches, name_of
 from tests.docs.test_snippets import PYTEST_INI, environment, run_python
+from tests.fakes.failures import Failures
 from tests.fakes.waiting import until_sync
 
 EXAMPLES = ROOT / "examples" / "flows"
@@ -92,19 +93,25 @@ FLOW_PAGES = [p for p in all_pages() if flows_of(p)]
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", FLOW_PAGES, ids=name_of)
-def test_every_flow_on_a_page_compiles(page: Path) -> None:
-    for block in flows_of(page):
-        if block.remark == "file" and Path(block.remark_text).name.startswith("broken"):
-            with pytest.raises(FlowError):
-                compiled(block)
-            continue
-        try:
-            warnings = compiled(block).warnings
-        except FlowError as error:
-            raise AssertionError(f"{name_of(page)}, line {block.line}:\n{error}") from None
-        said = [w.message for w in warnings]
-        assert not said, f"{name_of(page)}, line {block.line}: {said}"
+def test_flows_on_all_pages_compile() -> None:
+    with Failures() as failures:
+        for page in FLOW_PAGES:
+            for block in flows_of(page):
+                with failures.of(f"{name_of(page)}, line {block.line}"):
+                    check_flow(block)
+
+
+def check_flow(block: Block) -> None:
+    if block.remark == "file" and Path(block.remark_text).name.startswith("broken"):
+        with pytest.raises(FlowError):
+            compiled(block)
+        return
+    try:
+        warnings = compiled(block).warnings
+    except FlowError as error:
+        raise AssertionError(f"\n{error}") from None
+    said = [w.message for w in warnings]
+    assert not said, said
 
 
 def test_the_pages_about_flows_have_flows_to_try() -> None:
@@ -203,9 +210,15 @@ def examples_of(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("example", "gives"), examples_of(EXPRESSIONS))
-def test_an_expression_has_the_value_shown(example: str, gives: str) -> None:
+def test_expressions_have_the_values_shown() -> None:
     scope = scope_of(EXPRESSIONS)
+    with Failures() as failures:
+        for example, gives in examples_of(EXPRESSIONS):
+            with failures.of(f"{example} gives {gives}"):
+                check_expression(example, gives, scope)
+
+
+def check_expression(example: str, gives: str, scope: dict[str, Any]) -> None:
     value = (
         json.loads(example) if example.startswith(('{"', "{'")) and ":" in example and "${" not in example else example
     )
@@ -216,7 +229,7 @@ def test_an_expression_has_the_value_shown(example: str, gives: str) -> None:
     except ExprError as error:
         assert gives.startswith("error: ") and matches(gives.removeprefix("error: "), error.message), error.message
         return
-    assert json.dumps(found) == json.dumps(json.loads(gives)), example
+    assert json.dumps(found) == json.dumps(json.loads(gives))
 
 
 def test_every_function_and_operator_has_an_example() -> None:
@@ -314,8 +327,14 @@ def run_if_cases() -> list[tuple[str, str, str]]:
     return [(row[0], word, said) for row in rows for word, said in zip(words, row[1:], strict=True)]
 
 
-@pytest.mark.parametrize(("situation", "run_if", "said"), run_if_cases())
-def test_the_table_about_run_if_is_right(situation: str, run_if: str, said: str) -> None:
+def test_the_table_about_run_if_is_right() -> None:
+    with Failures() as failures:
+        for situation, run_if, said in run_if_cases():
+            with failures.of(f"{situation}, {run_if}: {said}"):
+                check_run_if(situation, run_if, said)
+
+
+def check_run_if(situation: str, run_if: str, said: str) -> None:
     before, hangs = BEFORE[situation]
     it = f"it: {{{hangs}{', ' if hangs else ''}run_if: {run_if}, value: 1}}\nafter: {{depends_on: it, run_if: any_failed, value: 1}}"
     text = "tasks:\n" + "".join(f"  {line}\n" for line in f"{before}\n{it}".splitlines())

@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.docs.pages import DOCS, ROOT, all_pages, anchors_of, links_of, name_of
+from tests.fakes.failures import Failures
 
 
-@pytest.mark.parametrize("page", all_pages(), ids=name_of)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    for link in links_of(page):
-        if link.startswith(("https://", "http://", "mailto:")):
-            continue
-        target, _, anchor = link.partition("#")
-        path = (page.parent / target).resolve() if target else page
-        assert path.exists(), f"{name_of(page)} links to {link}, which does not exist"
-        assert path.is_relative_to(ROOT), f"{name_of(page)} links to {link}, outside the repository"
-        if anchor and path.suffix == ".md":
-            assert anchor in anchors_of(path), f"{name_of(page)} links to {link}; that page has no such heading"
+def test_links_of_all_pages_lead_somewhere() -> None:
+    with Failures() as failures:
+        for page in all_pages():
+            for link in links_of(page):
+                if not link.startswith(("https://", "http://", "mailto:")):
+                    with failures.of(f"{name_of(page)} links to {link}"):
+                        check_link(page, link)
+
+
+def check_link(page: Path, link: str) -> None:
+    target, _, anchor = link.partition("#")
+    path = (page.parent / target).resolve() if target else page
+    assert path.exists(), "which does not exist"
+    assert path.is_relative_to(ROOT), "outside the repository"
+    if anchor and path.suffix == ".md":
+        assert anchor in anchors_of(path), "that page has no such heading"
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
@@ -37,14 +41,16 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert not lost, f"no page leads to {lost}"
 
 
-PAGES = sorted(
-    page for folder in ("compare", "concepts", "how-to", "reference") for page in (DOCS / folder).glob("*.md")
-)
+def test_pages_open_with_a_sentence_about_their_subject() -> None:
+    with Failures() as failures:
+        for folder in ("compare", "concepts", "how-to", "reference"):
+            for page in sorted((DOCS / folder).glob("*.md")):
+                with failures.of(name_of(page)):
+                    check_opening(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_opens_with_a_sentence_about_its_subject(page: Path) -> None:
+def check_opening(page: Path) -> None:
     text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
     title, opening = [part.strip() for part in text.strip().split("\n\n")][:2]
-    assert title.startswith("# ")
-    assert re.match(r"[A-Z`*\[].*\.", opening, re.DOTALL), f"{name_of(page)} should open with what it is about"
+    assert title.startswith("# "), f"{title!r} is no title"
+    assert re.match(r"[A-Z`*\[].*\.", opening, re.DOTALL), f"it opens with {opening!r}, not with what it is about"

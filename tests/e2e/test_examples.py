@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure.localpg.cluster import PrivateCluster
+from tests.fakes.failures import Failures
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -103,11 +104,13 @@ def test_every_example_is_tested() -> None:
     assert {f.stem for f in EXAMPLES.glob("*.py")} == set(EXPECTED)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_every_example_says_what_it_is_and_how_to_run_it(name: str) -> None:
-    text = (EXAMPLES / f"{name}.py").read_text()
-    assert text.startswith('"""')
-    assert f"    python examples/{name}.py\n" in text
+def test_every_example_says_what_it_is_and_how_to_run_it() -> None:
+    with Failures() as failures:
+        for name in EXPECTED:
+            with failures.of(f"examples/{name}.py"):
+                text = (EXAMPLES / f"{name}.py").read_text()
+                assert text.startswith('"""'), "has no docstring"
+                assert f"    python examples/{name}.py\n" in text, "does not say how to run it"
 
 
 @pytest.mark.usefixtures("processes")

@@ -13,6 +13,7 @@ import yaml
 
 from perdure.cli.commands import COMMANDS, canonical, load
 from tests.docs.pages import ROOT, anchors_of
+from tests.fakes.failures import Failures
 
 RULES = ROOT / "deploy/prometheus/alerts.yml"
 RUNBOOKS = ROOT / "docs/how-to/runbooks.md"
@@ -140,14 +141,21 @@ def commands() -> list[str]:
     return sorted({found[1] for found in re.finditer(r"`perdure ([^`]+)`", RUNBOOKS.read_text())})
 
 
-@pytest.mark.parametrize("command", commands())
-def test_every_command_of_a_runbook_exists(command: str) -> None:
+def test_every_command_of_the_runbooks_exists() -> None:
+    with Failures() as failures:
+        for command in commands():
+            with failures.of(f"perdure {command}"):
+                check_command(command)
+
+
+def check_command(command: str) -> None:
     words = canonical(command.split())
-    assert words[0] in COMMANDS, command
+    assert words[0] in COMMANDS, f"{words[0]} is no command"
     found: Any = load(COMMANDS[words[0]].module)[words[0]]
     nested = getattr(found, "commands", {})
     if nested and len(words) > 1 and not words[1].startswith("-") and not words[1].isupper():
-        assert words[1] in nested, command
+        assert words[1] in nested, f"{words[0]} has no {words[1]}"
         found = nested[words[1]]
     flags = {flag for parameter in found.params for flag in parameter.opts}
-    assert {word for word in words if word.startswith("--")} <= flags, command
+    unknown = {word for word in words if word.startswith("--")} - flags
+    assert not unknown, f"it has no {', '.join(sorted(unknown))}"
