@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from perdure.cli.commands import COMMANDS, NOUNS, PAIRS, canonical, load
 from perdure.cli.help import flags_of, is_argument
 from perdure.cli.pointers import COMMAND_POINTERS, VERB_SYNONYMS
 from tests.cli.live import perdure
+from tests.fakes.failures import Failures
 
 NO_DATA = {"mcp", "dev", "init", "server", "worker", "job", "completion", "migrate", "login", "logout"}
 """Commands that run a process or print no data."""
@@ -32,7 +34,10 @@ def leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from leaves(one, f"{path} {name}")
 
 
-ALL = dict(leaf for name, entry in COMMANDS.items() for leaf in leaves(load(entry.module)[name], name))
+@cache
+def all_leaves() -> dict[str, Any]:
+    """Every command that does something, by its words."""
+    return dict(leaf for name, entry in COMMANDS.items() for leaf in leaves(load(entry.module)[name], name))
 
 
 def flags(command: Any) -> set[str]:
@@ -41,7 +46,7 @@ def flags(command: Any) -> set[str]:
 
 def test_a_short_flag_stands_for_one_option_in_all_commands() -> None:
     meanings: dict[str, set[str]] = defaultdict(set)
-    for command in ALL.values():
+    for command in all_leaves().values():
         for param in command.params:
             if not is_argument(param):
                 long = {flag for flag in param.opts if flag.startswith("--")}
@@ -50,30 +55,44 @@ def test_a_short_flag_stands_for_one_option_in_all_commands() -> None:
     assert {flag: found for flag, found in meanings.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize("path", sorted(set(ALL) - NO_DATA))
-def test_a_command_that_prints_data_has_the_same_output_options(path: str) -> None:
-    found = flags(ALL[path])
-    assert "--json" in found
-    if path not in JSON_ONLY:
-        assert {"-o", "--output", "--fields"} <= found
+def test_commands_that_print_data_share_their_output_options() -> None:
+    with Failures() as failures:
+        for path in sorted(set(all_leaves()) - NO_DATA):
+            wanted = {"--json"} if path in JSON_ONLY else {"--json", "-o", "--output", "--fields"}
+            with failures.of(f"perdure {path}"):
+                missing = sorted(wanted - flags(all_leaves()[path]))
+                assert not missing, f"has no {', '.join(missing)}"
 
 
-@pytest.mark.parametrize("path", ALL)
-def test_a_credential_and_a_database_have_one_spelling(path: str) -> None:
-    for param in ALL[path].params:
-        variables = [param.envvar] if isinstance(param.envvar, str) else list(param.envvar or [])
-        if "PERDURE_API_KEY" in variables:
-            assert param.opts == ["--api-key"]
-        if "PERDURE_DSN" in variables:
-            assert "--dsn" in param.opts
-    assert "--id" not in flags(ALL[path])
+def test_a_credential_and_a_database_have_one_spelling() -> None:
+    with Failures() as failures:
+        for path, command in all_leaves().items():
+            for param in command.params:
+                with failures.of(f"perdure {path}: {name_of(param)}"):
+                    check_spelling(param)
+            with failures.of(f"perdure {path}"):
+                assert "--id" not in flags(command), "has --id"
 
 
-@pytest.mark.parametrize("path", ALL)
-def test_options_and_arguments_have_a_help_text(path: str) -> None:
-    for param in ALL[path].params:
-        if not getattr(param, "hidden", False):
-            assert param.help, f"perdure {path}: {param.name if is_argument(param) else flags_of(param)}"
+def check_spelling(param: Any) -> None:
+    variables = [param.envvar] if isinstance(param.envvar, str) else list(param.envvar or [])
+    if "PERDURE_API_KEY" in variables:
+        assert param.opts == ["--api-key"], f"the credential is spelled {param.opts}"
+    if "PERDURE_DSN" in variables:
+        assert "--dsn" in param.opts, f"the database is spelled {param.opts}"
+
+
+def test_options_and_arguments_have_a_help_text() -> None:
+    with Failures() as failures:
+        for path, command in all_leaves().items():
+            for param in command.params:
+                if not getattr(param, "hidden", False):
+                    with failures.of(f"perdure {path}: {name_of(param)}"):
+                        assert param.help, f"its help text is {param.help!r}"
+
+
+def name_of(param: Any) -> str:
+    return str(param.name if is_argument(param) else flags_of(param))
 
 
 def test_the_first_page_fits_on_a_screen() -> None:
@@ -91,9 +110,10 @@ def test_nouns_are_the_groups_that_can_list() -> None:
 
 
 def test_who_can_pause_can_resume() -> None:
-    pausing = {path.removesuffix(" pause") for path in ALL if path.endswith(" pause")}
-    assert pausing == {path.removesuffix(" resume") for path in ALL if path.endswith(" resume")}
-    assert not any("unpause" in path for path in ALL)
+    paths = set(all_leaves())
+    pausing = {path.removesuffix(" pause") for path in paths if path.endswith(" pause")}
+    assert pausing == {path.removesuffix(" resume") for path in paths if path.endswith(" resume")}
+    assert not any("unpause" in path for path in paths)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from typer.main import get_command
 
 from perdure.cli.commands import COMMANDS, load
@@ -16,6 +15,7 @@ from perdure.cli.main import app
 from perdure.sdk.worker.capacity import SLOTS_DEFAULT
 from perdure.sdk.worker.stream import DRAIN_S_DEFAULT
 from tests.cli.live import perdure
+from tests.fakes.failures import Failures
 
 HERE = Path(__file__).parent
 HELP_FACTOR_MAX = 2.0
@@ -29,18 +29,22 @@ def test_help_is_the_page_that_was_approved() -> None:
     assert done.out == approved.read_text(), "if the change is meant: perdure --help > tests/cli/help.txt"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_listed_with_its_own_first_sentence(name: str) -> None:
-    command = load(COMMANDS[name].module)[name]
-    assert command.get_short_help_str(200).rstrip(".") == COMMANDS[name].help.rstrip(".")
+def test_commands_are_listed_with_their_own_first_sentence() -> None:
+    with Failures() as failures:
+        for name, entry in COMMANDS.items():
+            with failures.of(f"perdure {name}"):
+                command = load(entry.module)[name]
+                assert command.get_short_help_str(200).rstrip(".") == entry.help.rstrip(".")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_a_command_explains_every_option(name: str) -> None:
-    done = perdure(name, "--help")
-    assert done.code == 0
-    assert done.out.startswith(f"Usage: perdure {name} ")
-    assert "<" not in done.out.replace("<id>", ""), "types of the language mean nothing to people"
+def test_help_of_commands_explains_every_option() -> None:
+    with Failures() as failures:
+        for name in COMMANDS:
+            with failures.of(f"perdure {name} --help"):
+                done = perdure(name, "--help")
+                assert done.code == 0
+                assert done.out.startswith(f"Usage: perdure {name} ")
+                assert "<" not in done.out.replace("<id>", ""), "types of the language mean nothing to people"
 
 
 def test_help_of_a_worker_states_the_defaults_that_hold() -> None:
