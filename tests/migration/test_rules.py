@@ -15,7 +15,8 @@ from typing import Final
 
 import pytest
 
-from perdure.store.migrate import Migration, load
+from perdure.store.migrate import load
+from tests.fakes.failures import Failures
 
 SMALL: Final = {
     "namespace",
@@ -105,9 +106,11 @@ def _action(action: str) -> Iterator[str]:
         yield f"the column {column[1]} is not null and has no default: old code cannot write a row"
 
 
-@pytest.mark.parametrize("migration", load()[1:], ids=lambda m: m.file)
-def test_a_migration_only_adds_and_is_done_in_a_moment(migration: Migration) -> None:
-    assert list(complaints(migration.sql)) == []
+def test_migrations_only_add_and_are_done_in_a_moment() -> None:
+    with Failures() as failures:
+        for migration in load()[1:]:
+            with failures.of(migration.file):
+                assert list(complaints(migration.sql)) == []
 
 
 @pytest.mark.parametrize(

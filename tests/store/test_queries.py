@@ -15,6 +15,7 @@ from perdure.engine.commits.node_counts import NodeCountRow
 from perdure.engine.commits.rows import FIRST, MAIN, REST
 from perdure.store.migrate import migrate
 from perdure.store.queries import SqlQuery, queries
+from tests.fakes.failures import Failures
 
 SQL = resources.files("perdure.store") / "sql"
 FILES = sorted(f.name for f in SQL.iterdir() if f.name.endswith(".sql"))
@@ -58,18 +59,22 @@ def test_the_rows_of_a_commit_have_their_columns_in_the_order_of_the_statement()
         assert {name: columns for name, columns in queries()[query].columns.items() if name in given} == given
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_every_file_opens_with_its_purpose(file: str) -> None:
-    first = (SQL / file).read_text().splitlines()[0]
-    assert first.startswith("-- ")
-    assert not first.startswith("-- name:")
+def test_every_file_opens_with_its_purpose() -> None:
+    with Failures() as failures:
+        for file in FILES:
+            with failures.of(file):
+                first = (SQL / file).read_text().splitlines()[0]
+                assert first.startswith("-- ")
+                assert not first.startswith("-- name:")
 
 
-@pytest.mark.parametrize("name", sorted(queries()))
-def test_a_query_is_one_statement(name: str) -> None:
-    without_comments = re.sub(r"--[^\n]*", "", queries()[name].sql)
-    without_text = re.sub(r"'[^']*'|\$\w*\$.*?\$\w*\$", "", without_comments, flags=re.DOTALL)
-    assert ";" not in without_text
+def test_every_query_is_one_statement() -> None:
+    with Failures() as failures:
+        for name, query in sorted(queries().items()):
+            with failures.of(name):
+                without_comments = re.sub(r"--[^\n]*", "", query.sql)
+                without_text = re.sub(r"'[^']*'|\$\w*\$.*?\$\w*\$", "", without_comments, flags=re.DOTALL)
+                assert ";" not in without_text
 
 
 async def test_every_query_prepares_against_the_migrated_schema(dsn: str) -> None:
