@@ -8,8 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.fakes.failures import Failures
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
@@ -31,9 +32,11 @@ def steps() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.name)
-def test_the_files_of_github_are_yaml(file: Path) -> None:
-    assert yaml.safe_load(file.read_text())
+def test_the_files_of_github_are_yaml() -> None:
+    with Failures() as failures:
+        for file in DOCUMENTS:
+            with failures.of(file.relative_to(ROOT)):
+                assert yaml.safe_load(file.read_text())
 
 
 def test_every_step_uses_an_action_or_runs_a_recipe_that_exists() -> None:

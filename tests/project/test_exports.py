@@ -17,6 +17,7 @@ import pytest
 import perdure
 from perdure import errors
 from perdure.core.errors import error_classes
+from tests.fakes.failures import Failures
 
 HEAVY = (
     "asyncpg",
@@ -44,9 +45,11 @@ def _python(code: str, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", perdure.__all__)
-def test_every_exported_name_can_be_imported(name: str) -> None:
-    assert getattr(perdure, name) is not None
+def test_every_exported_name_can_be_imported() -> None:
+    with Failures() as failures:
+        for name in perdure.__all__:
+            with failures.of(name):
+                assert getattr(perdure, name) is not None
 
 
 def test_exports_are_sorted_unique_and_all_listed_by_dir() -> None:
@@ -145,11 +148,17 @@ SDK = (
 )
 
 
-@pytest.mark.parametrize("module", SDK)
-def test_every_public_function_of_the_sdk_has_a_docstring(module: str) -> None:
+def test_every_public_function_of_the_sdk_has_a_docstring() -> None:
+    with Failures() as failures:
+        for module in SDK:
+            with failures.of(f"perdure.sdk.{module}"):
+                missing = without_docstring(module)
+                assert not missing, f"no docstring: {missing}"
+
+
+def without_docstring(module: str) -> list[str]:
     home = importlib.import_module(f"perdure.sdk.{module}")
     own = {k: v for k, v in vars(home).items() if getattr(v, "__module__", "") == home.__name__ and k[0] != "_"}
     classes = [c for c in own.values() if inspect.isclass(c) and not issubclass(c, Protocol)]  # type: ignore[arg-type]
     members = [(f"{c.__name__}.{k}", v) for c in classes for k, v in vars(c).items() if k[0] != "_" and callable(v)]
-    missing = [k for k, v in [*own.items(), *members] if callable(v) and not inspect.getdoc(v)]
-    assert not missing
+    return [k for k, v in [*own.items(), *members] if callable(v) and not inspect.getdoc(v)]

@@ -6,14 +6,12 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from perdure.cli.commands import COMMANDS
+from tests.fakes.failures import Failures
 
 ROOT: Final = Path(__file__).parents[2]
 SOURCE: Final = ROOT / "src" / "perdure"
@@ -98,10 +96,12 @@ def uses(identifiers: Counter[str]) -> dict[str, Counter[str]]:
     return found
 
 
-@pytest.mark.parametrize("names", [identifiers, sql_identifiers], ids=["python", "sql"])
-def test_retired_words_do_not_come_back(names: Callable[[], Counter[str]]) -> None:
-    found = {word: dict(holders) for word, holders in uses(names()).items() if holders}
-    assert not found
+def test_retired_words_do_not_come_back() -> None:
+    with Failures() as failures:
+        for language, names in (("python", identifiers()), ("sql", sql_identifiers())):
+            for word, holders in uses(names).items():
+                with failures.of(f"{language}: {word}"):
+                    assert not holders, f"is part of {dict(holders)}"
 
 
 def test_docs_do_not_use_retired_words() -> None:
@@ -131,20 +131,28 @@ def test_every_term_has_one_row() -> None:
     assert all(len(row) == 6 for row in rows())
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0].replace(" ", "_"))
-def test_the_names_of_a_term_exist(row: list[str]) -> None:
-    _, _, python, sql, rest, cli = row
+def test_the_names_of_all_terms_exist() -> None:
     paths = json.loads((ROOT / "docs" / "reference" / "openapi.json").read_text())["paths"]
     commands = (ROOT / "docs" / "reference" / "cli.md").read_text()
-    for name in names_in(python):
-        assert name in identifiers(), f"the source has no name {name}"
-    for name in names_in(sql):
-        table, _, column = name.partition(".")
-        body = re.search(rf"create table perdure\.{table} \((.*?)^\)", SCHEMA, re.DOTALL | re.MULTILINE)
-        assert body is not None, f"the schema has no table {table}"
-        assert not column or re.search(rf"^  {column} ", body[1], re.MULTILINE), f"{table} has no column {column}"
-    for name in names_in(rest):
-        assert f"/api/v1{name}" in paths, f"REST has no path {name}"
-    for name in names_in(cli):
-        assert name.partition(" ")[0] in COMMANDS
-        assert f"### perdure {name}\n" in commands, f"there is no command {name}"
+    with Failures() as failures:
+        for term, _, python, sql, rest, cli in rows():
+            for name in names_in(python):
+                with failures.of(term):
+                    assert name in identifiers(), f"the source has no name {name}"
+            for name in names_in(sql):
+                with failures.of(term):
+                    check_column(name)
+            for name in names_in(rest):
+                with failures.of(term):
+                    assert f"/api/v1{name}" in paths, f"REST has no path {name}"
+            for name in names_in(cli):
+                with failures.of(term):
+                    assert name.partition(" ")[0] in COMMANDS, f"`{name}` does not begin with a command"
+                    assert f"### perdure {name}\n" in commands, f"docs/reference/cli.md has no command {name}"
+
+
+def check_column(name: str) -> None:
+    table, _, column = name.partition(".")
+    body = re.search(rf"create table perdure\.{table} \((.*?)^\)", SCHEMA, re.DOTALL | re.MULTILINE)
+    assert body is not None, f"the schema has no table {table}"
+    assert not column or re.search(rf"^  {column} ", body[1], re.MULTILINE), f"{table} has no column {column}"

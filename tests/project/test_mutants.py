@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
-import pytest
-
+from tests.fakes.failures import Failures
 from tests.mutation.mutants import LAYERS, Mutant, all_mutants
 
 ROOT = Path(__file__).parents[2]
@@ -25,16 +25,36 @@ def test_no_two_have_one_name() -> None:
     assert [name for name, n in Counter(m.id for m in all_mutants()).items() if n > 1] == []
 
 
-@pytest.mark.parametrize("m", all_mutants(), ids=lambda m: f"{m.layer}/{m.id}")
-def test_a_mutant_applies_and_its_tests_are_there(m: Mutant) -> None:
-    source = (ROOT / "src/perdure" / m.file).read_text(encoding="utf-8")
-    assert source.count(m.old) == 1, "update the mutant to the code as it is now, or remove it with what it was about"
+def test_mutants_apply_and_their_tests_are_there() -> None:
+    with Failures() as failures:
+        for m in all_mutants():
+            with failures.of(f"{m.layer}/{m.id}"):
+                check_mutant(m)
+            for test in m.tests.split():
+                with failures.of(f"{m.layer}/{m.id}, {test}"):
+                    check_named_test(test)
+
+
+@cache
+def text_of(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def check_mutant(m: Mutant) -> None:
+    source = text_of(ROOT / "src/perdure" / m.file)
+    found = source.count(m.old)
+    assert found == 1, (
+        f"{m.file} has {found} times {m.old!r}: update the mutant to the code as it is now, or remove it with what it was about"
+    )
     mutated = source.replace(m.old, m.new)
-    assert mutated != source
+    assert mutated != source, "it changes nothing"
     if m.file.endswith(".py"):
         ast.parse(mutated)
-    for test in m.tests.split():
-        path, *names = re.sub(r"\[.*", "", test).split("::")
-        text = (ROOT / "tests" / path).read_text(encoding="utf-8") if names else ""
-        assert (ROOT / "tests" / path).exists()
-        assert all(re.search(rf"(def|class) {name}\b", text) for name in names), f"there is no {test}"
+
+
+def check_named_test(test: str) -> None:
+    path, *names = re.sub(r"\[.*", "", test).split("::")
+    assert (ROOT / "tests" / path).exists(), f"tests/{path} does not exist"
+    text = text_of(ROOT / "tests" / path) if names else ""
+    missing = [name for name in names if not re.search(rf"(def|class) {name}\b", text)]
+    assert not missing, f"tests/{path} has no {', '.join(missing)}"

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.fakes.failures import Failures
 
 ROOT: Final = Path(__file__).parents[2]
 SOURCE: Final = ROOT / "src" / "perdure"
@@ -248,10 +248,12 @@ COUNTS: Final = {
 }
 
 
-@pytest.mark.parametrize("what", CEILINGS)
-def test_the_count_is_at_most_its_ceiling(what: str) -> None:
-    found = COUNTS[what]()
-    assert len(found) <= CEILINGS[what], "\n".join([f"{what}: {len(found)}, at most {CEILINGS[what]}", *found])
+def test_counts_are_at_most_their_ceilings() -> None:
+    with Failures() as failures:
+        for what, ceiling in CEILINGS.items():
+            with failures.of(what):
+                found = COUNTS[what]()
+                assert len(found) <= ceiling, "\n".join([f"{len(found)}, at most {ceiling}", *found])
 
 
 def test_every_count_has_a_ceiling() -> None:
