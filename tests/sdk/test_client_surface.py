@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import pytest
-
 from perdure import Client, Perdure, SyncClient, SyncPerdure
 from perdure.core.api import ACTS
 from perdure.core.api.act import Act
@@ -21,6 +19,7 @@ from perdure.sdk.client.sync_handles import SyncBulkHandle, SyncHandle
 from perdure.sdk.client.sync_surface import SyncApprovalClient, SyncClientBase, SyncScheduleClient, SyncVersionClient
 from perdure.sdk.client.versions import VersionClient
 from tests.fakes.client_calls import APPROVALS, BULK, CLIENT, HANDLE, SCHEDULES, VERSIONS, Call
+from tests.fakes.failures import Failures
 
 PAIRS = [
     (ClientBase, SyncClientBase),
@@ -114,52 +113,44 @@ def public(cls: type) -> set[str]:
     return {name for name in vars(cls) if not name.startswith("_")}
 
 
-@pytest.fixture
-def backend() -> Backend:
-    return Backend(Recording())
-
-
-def _asks(make: Callable[[Backend], Any], table: dict[str, tuple[str, Call]]) -> list[Any]:
-    return [pytest.param(make, act, call, id=name) for name, (act, call) in table.items()]
-
-
 def _client(backend: Backend) -> ClientBase:
     made = ClientBase()
     made._backend = backend
     return made
 
 
-METHODS = [
-    *_asks(_client, CLIENT),
-    *_asks(lambda b: Handle(b, bytes(16), bytes), HANDLE),
-    *_asks(lambda b: BulkHandle(b, "x"), BULK),
-    *_asks(ScheduleClient, SCHEDULES),
-    *_asks(VersionClient, VERSIONS),
-    *_asks(ApprovalClient, APPROVALS),
+TABLES: list[tuple[type, Callable[[Backend], Any], dict[str, tuple[str, Call]]]] = [
+    (ClientBase, _client, CLIENT),
+    (Handle, lambda b: Handle(b, bytes(16), bytes), HANDLE),
+    (BulkHandle, lambda b: BulkHandle(b, "x"), BULK),
+    (ScheduleClient, ScheduleClient, SCHEDULES),
+    (VersionClient, VersionClient, VERSIONS),
+    (ApprovalClient, ApprovalClient, APPROVALS),
 ]
 
 
-@pytest.mark.parametrize(("make", "act", "call"), METHODS)
-async def test_a_method_asks_its_act_in_its_time(make: Any, act: str, call: Any, backend: Backend) -> None:
-    with pytest.raises(Asked) as asked:
-        await call(make(backend), 3)
-    assert (asked.value.act, asked.value.within_s) == (act, 3.0)
+async def test_methods_ask_their_acts_in_their_time() -> None:
+    with Failures() as failures:
+        for cls, make, table in TABLES:
+            for name, (act, call) in table.items():
+                with failures.of(f"{cls.__name__}.{name}"):
+                    assert await asked_by(call, make(Backend(Recording()))) == (act, 3.0)
 
 
-@pytest.mark.parametrize(
-    ("cls", "table"),
-    [
-        (ClientBase, CLIENT),
-        (Handle, HANDLE),
-        (BulkHandle, BULK),
-        (ScheduleClient, SCHEDULES),
-        (VersionClient, VERSIONS),
-        (ApprovalClient, APPROVALS),
-    ],
-    ids=lambda v: getattr(v, "__name__", ""),
-)
-def test_every_method_is_in_the_tables_above(cls: type, table: dict[str, Any]) -> None:
-    assert public(cls) - (WITHOUT_TIMEOUT - {"bulk"}) - set(WAITING) == set(table)
+async def asked_by(call: Call, client: Any) -> tuple[str, float | None] | None:
+    """The act and its time, of a call that has three seconds."""
+    try:
+        await call(client, 3)
+    except Asked as asked:
+        return asked.act, asked.within_s
+    return None
+
+
+def test_every_method_is_in_the_tables_above() -> None:
+    with Failures() as failures:
+        for cls, _, table in TABLES:
+            with failures.of(cls.__name__):
+                assert public(cls) - (WITHOUT_TIMEOUT - {"bulk"}) - set(WAITING) == set(table)
 
 
 def test_every_act_has_a_method_or_a_reason() -> None:
@@ -171,20 +162,28 @@ def test_every_act_has_a_method_or_a_reason() -> None:
     assert methods <= {act.name for act in ACTS.values()}
 
 
-@pytest.mark.parametrize(("cls", "sync"), PAIRS, ids=lambda c: c.__name__)
-def test_a_client_and_its_blocking_form_have_the_same_methods(cls: type, sync: type) -> None:
-    kept = {"id", "key"} & set(vars(sync))
-    assert public(cls) - {"loop"} == public(sync) - kept
-    for name in public(sync) - {"schedules", "versions", "approvals"}:
-        mine, theirs = inspect.signature(getattr(sync, name)), inspect.signature(getattr(cls, name))
-        assert list(mine.parameters) == list(theirs.parameters), name
-        assert [p.default for p in mine.parameters.values()] == [p.default for p in theirs.parameters.values()], name
+def test_clients_and_their_blocking_forms_have_the_same_methods() -> None:
+    with Failures() as failures:
+        for cls, sync in PAIRS:
+            with failures.of(cls.__name__):
+                assert public(cls) - {"loop"} == public(sync) - ({"id", "key"} & set(vars(sync)))
+            for name in sorted(public(sync) - {"schedules", "versions", "approvals"}):
+                with failures.of(f"{sync.__name__}.{name}"):
+                    mine, theirs = parameters_of(sync, name), parameters_of(cls, name)
+                    assert [p.name for p in mine] == [p.name for p in theirs]
+                    assert [p.default for p in mine] == [p.default for p in theirs]
 
 
-@pytest.mark.parametrize("cls", [cls for pair in PAIRS for cls in pair], ids=lambda c: c.__name__)
-def test_every_method_takes_a_timeout(cls: type) -> None:
-    without = {n for n in public(cls) if "timeout" not in _parameters(getattr(cls, n))}
-    assert without <= WITHOUT_TIMEOUT, without
+def parameters_of(cls: type, name: str) -> list[inspect.Parameter]:
+    return list(inspect.signature(getattr(cls, name)).parameters.values())
+
+
+def test_every_method_takes_a_timeout() -> None:
+    with Failures() as failures:
+        for cls in (cls for pair in PAIRS for cls in pair):
+            for name in sorted(public(cls) - WITHOUT_TIMEOUT):
+                with failures.of(f"{cls.__name__}.{name}"):
+                    assert "timeout" in _parameters(getattr(cls, name)), "takes no timeout"
     assert "timeout" in BulkOptions.__annotations__
 
 

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -165,6 +164,6 @@ def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     assert made == {p.name: p.read_text() for p in kept.iterdir() if p.suffix in (".py", ".pyi")}
 
 
-@pytest.mark.parametrize("kind", [*ev.EVENT_TYPES, *cm.COMMAND_TYPES], ids=lambda k: k.__name__)
-def test_every_record_has_a_size(kind: type) -> None:
-    assert kind in _SIZES
+def test_every_record_has_a_size() -> None:
+    without = [kind.__name__ for kind in (*ev.EVENT_TYPES, *cm.COMMAND_TYPES) if kind not in _SIZES]
+    assert not without, f"no size: {without}"
