@@ -122,6 +122,11 @@ def own_definitions(request: pytest.FixtureRequest) -> None:
                 kind.adopt(definition)
 
 
+@pytest.fixture
+def thorough() -> None:
+    """For a test that checks by a longer way what a faster test checks: it runs in `just long`."""
+
+
 @pytest.fixture(scope="session")
 def open_directory() -> Iterator[Callable[..., Path]]:
     """Makes directories that the server's unprivileged user can enter; pytest's own tmp_path is closed to it.

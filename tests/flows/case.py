@@ -39,6 +39,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
+@cache
 def load(path: Path) -> Case:
+    """Read once for all the ways in which a case is played: none of them changes it."""
     return msgspec.convert(yaml.safe_load(path.read_text()), Case)
 
 

@@ -1,6 +1,6 @@
-"""Every case of the corpus through an engine: live, and with one that dies in the middle of every commit.
+"""Every case of the corpus through an engine: live, and, in `just long`, with one that dies in the middle of every commit.
 
-CI lets engines die in every tenth case; with PERDURE_CORPUS=all they die in each.
+Engines die in every tenth case; with PERDURE_CORPUS=all they die in each. A few cases in which they die are in the last test.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def test_an_engine_records_exactly_these_commands(bench: Bench, path: Path) -> N
     bench.play(path, crashing=False)
 
 
+@pytest.mark.usefixtures("thorough")
 def test_engines_that_die_at_every_commit_record_the_same(bench: Bench, dying_path: Path) -> None:
     world = bench.play(dying_path, crashing=True)
     assert world.crashes > 0
