@@ -38,7 +38,7 @@ def _asked(ask: Callable[[HttpApi], Suggestions], incomplete: str) -> Suggestion
     url = os.environ.get("PERDURE_URL") or server_url(Path.cwd())
     try:
         stored = Credentials().get(url)  # as it is: a completion does not wait for an identity provider
-        key = os.environ.get("PERDURE_API_KEY") or server_token(url, Path.cwd()) or (stored and stored.secret)
+        key = os.environ.get("PERDURE_API_KEY") or server_token(url, Path.cwd()) or (stored.secret if stored else None)
         with HttpApi(url, key=key, namespace=os.environ.get("PERDURE_NAMESPACE")) as api:
             return [(name, help) for name, help in ask(api) if name.startswith(incomplete)]
     except PerdureError:

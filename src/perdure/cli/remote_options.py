@@ -289,7 +289,8 @@ def _command(
     parameters = [*own.parameters, *added]
     command.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    del command.__wrapped__  # typer would follow it to the function without the shared options
+    # typer would follow it to the function without the shared options
+    del command.__wrapped__  # pyrefly: ignore[missing-attribute]
     return command
 
 

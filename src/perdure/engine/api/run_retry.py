@@ -174,7 +174,7 @@ def retry_changes(
         run_id=run_id,
         ns=ns,
         events=last.seq,
-        body=encode_events([*events]),
+        body=encode_events([*events]),  # pyrefly: ignore[bad-argument-type]
         added=len(events),
         stale=[ids.derive(run_id, ids.TASK, seq) for seq in stale],
         stale_seqs=stale,

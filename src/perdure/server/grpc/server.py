@@ -123,12 +123,12 @@ class GrpcServer:
     def _handlers(self, service: str) -> Any:
         made: dict[str, Any] = {
             WORKERS: {
-                "Connect": grpc.stream_stream_rpc_method_handler(self._connect),
-                "Beat": grpc.unary_unary_rpc_method_handler(self._unary(f"{WORKERS}/Beat", self._beat)),
+                "Connect": grpc.stream_stream_rpc_method_handler(self._connect),  # pyrefly: ignore[bad-argument-type]
+                "Beat": grpc.unary_unary_rpc_method_handler(self._unary(f"{WORKERS}/Beat", self._beat)),  # pyrefly: ignore[bad-argument-type]
             },
             acts.SERVICE: {
-                "Session": grpc.stream_stream_rpc_method_handler(self._session),
-                "Call": grpc.unary_unary_rpc_method_handler(self._unary(f"{acts.SERVICE}/Call", self._call)),
+                "Session": grpc.stream_stream_rpc_method_handler(self._session),  # pyrefly: ignore[bad-argument-type]
+                "Call": grpc.unary_unary_rpc_method_handler(self._unary(f"{acts.SERVICE}/Call", self._call)),  # pyrefly: ignore[bad-argument-type]
             },
         }[service]
         return grpc.method_handlers_generic_handler(service, made)

@@ -147,4 +147,5 @@ def _read_number(field: Field, text: str) -> int | float:
         raise InvalidInput(f"{field.label}: {text[:30]!r} is no number") from None
     if (isinstance(number, float) and number in (float("inf"), float("-inf"))) or number != number:
         raise InvalidInput(f"{field.label}: {text[:30]!r} is no number")
-    return int(number) if isinstance(number, float) and number.is_integer() and abs(number) < 1 << 53 else number
+    is_whole = isinstance(number, float) and number.is_integer()  # pyrefly: ignore[missing-attribute]
+    return int(number) if is_whole and abs(number) < 1 << 53 else number
