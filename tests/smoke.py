@@ -1,6 +1,7 @@
-"""`just wheel`, `just smoke`: the wheels and sdists of perdure-core and perdure, each kind installed into empty environments, must run workflows.
+"""`just wheel`, `just wheel-core`, `just smoke`: the wheels and sdists of perdure-core and perdure, each kind installed into empty environments, must run workflows.
 
 Usage: `python tests/smoke.py [DIST [TAG]]`. Without DIST all are built into a temporary directory. With TAG the version must be the tag's.
+`python tests/smoke.py --core` builds and installs only the wheel of perdure-core.
 """
 
 from __future__ import annotations
@@ -97,7 +98,18 @@ def whole_version(at: Path) -> str:
     return run(at / "bin" / "python", "-W", "error", "-c", WHOLE)
 
 
+def check_core_wheel() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        build = ["uv", "build", "--quiet", "--wheel", "--package", "perdure-core", "--out-dir", scratch]
+        subprocess.run(build, cwd=ROOT, check=True)
+        (wheel,) = Path(scratch).glob("perdure_core-*.whl")
+        print(f"{wheel.name}: {core_version(installed(Path(scratch, 'core'), wheel))} installs and runs")
+
+
 def main(args: list[str]) -> int:
+    if args == ["--core"]:
+        check_core_wheel()
+        return 0
     with tempfile.TemporaryDirectory() as scratch:
         dist = Path(args[0]).resolve() if args else Path(scratch, "dist")
         if not args:

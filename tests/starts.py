@@ -52,6 +52,11 @@ def processes() -> None:
 
 
 @pytest.fixture(scope="session")
+def thorough() -> None:
+    """Requested by tests that check in a longer way what a faster test checks."""
+
+
+@pytest.fixture(scope="session")
 def interpreter() -> None:
     """Requested by tests that start a short Python process: under about a second, so they stay in the gate."""
 
@@ -147,7 +152,7 @@ EVENTS: Final[dict[str, Callable[..., str]]] = {
 }
 HELP: Final = (
     "Request `processes` if it starts servers, workers or anything that takes a second of processor time: "
-    "the test then runs in the nightly tier. Request `interpreter` for one short Python process."
+    "the test then runs in `just long`. Request `interpreter` for one short Python process."
 )
 watch: Final = Watch()
 _installed: list[Watch] = []

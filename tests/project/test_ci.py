@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from tests.fakes.failures import Failures
+from tools.checks import gate, long, parts
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
@@ -50,15 +51,32 @@ def test_every_step_uses_an_action_or_runs_a_recipe_that_exists() -> None:
         assert recipe in known, f"{file}: the justfile has no {recipe}"
 
 
-def test_the_hosted_workflow_runs_all_of_check() -> None:
-    known = recipes()
+def test_hosted_workflows_run_check_and_long() -> None:
+    hosted = {(file, step["run"].split()[1]) for file, step in steps() if "run" in step}
+    assert {("ci.yml", "check"), ("long.yml", "long"), ("long.yml", "report-red")} <= hosted
 
-    def leaves(recipe: str) -> set[str]:
-        return set().union(*map(leaves, known[recipe].split())) if known[recipe].strip() else {recipe}
 
-    hosted = {step["run"].split()[1] for file, step in steps() if file == "ci.yml" and "run" in step}
-    # Every test on each Python, and not only those that `coverage` has left.
-    assert leaves("check") - {"test-rest"} | {"test"} <= hosted
+def test_long_workflow_runs_each_night_and_on_tags() -> None:
+    document = yaml.safe_load((GITHUB / "workflows" / "long.yml").read_text())
+    triggers = document[True]  # YAML reads `on` as true
+    assert triggers["schedule"][0]["cron"] and triggers["push"]["tags"] == ["v*"]
+    report = document["jobs"]["report"]
+    assert report["if"] == "failure()" and set(report["needs"]) == document["jobs"].keys() - {"report"}
+
+
+def test_recipes_of_gate_and_long_exist() -> None:
+    named = {*gate.BEFORE, *gate.BESIDE, *long.STATIC, *parts.RECIPES}
+    named |= {part for wanted in parts.TOUCHED.values() for part in wanted if "/" not in part}
+    assert named <= recipes().keys()
+
+
+def test_touched_paths_and_parts_exist() -> None:
+    tests = [str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")]
+    for prefix, wanted in parts.TOUCHED.items():
+        folder, _, start = prefix.rpartition("/")
+        assert any(path.name.startswith(start) for path in (ROOT / folder).iterdir()), prefix
+        for part in wanted:
+            assert part in parts.RECIPES or any(test.startswith(part) for test in tests), part
 
 
 def test_the_ci_script_calls_recipes_and_repeats_none() -> None:
@@ -70,8 +88,8 @@ def test_the_ci_script_calls_recipes_and_repeats_none() -> None:
 
 
 def test_every_supported_python_and_postgresql_is_in_the_matrix() -> None:
-    jobs = yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text())["jobs"]
-    pairs = jobs["test"]["strategy"]["matrix"]["include"]
+    jobs = yaml.safe_load((GITHUB / "workflows" / "long.yml").read_text())["jobs"]
+    pairs = jobs["long"]["strategy"]["matrix"]["include"]
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     pythons = {c.rsplit(" ", 1)[1] for c in classifiers if re.search(r":: 3\.\d+$", c)}
     assert {pair["python"] for pair in pairs} == pythons
