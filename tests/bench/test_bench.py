@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("processes")]
+pytestmark = pytest.mark.usefixtures("processes")
 
 PERDURE = [sys.executable, "-W", "error", "-c", "from perdure.cli.main import main; main()"]
 

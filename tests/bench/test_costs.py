@@ -79,7 +79,6 @@ def test_every_unit_costs_something() -> None:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.slow
 @pytest.mark.skipif("PERDURE_MEASURE_COSTS" not in os.environ, reason="takes a minute or more: PERDURE_MEASURE_COSTS=1")
 def test_costs_are_measured_on_this_machine_and_make_a_plan(tmp_path: Path) -> None:
     done = perdure("bench", "costs", "--runs", "60", "--rounds", "1", "--json", tmp=tmp_path)

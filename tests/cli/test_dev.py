@@ -78,7 +78,6 @@ def signed_link_of(line: str) -> str:
     return found[0]
 
 
-@pytest.mark.slow
 def test_the_first_minute(installed: list[str], directory: Path) -> None:
     began = time.monotonic()
     with started("dev", cwd=directory, program=installed) as dev:
@@ -159,7 +158,6 @@ def test_a_broken_file_is_shown_and_the_last_good_one_goes_on(directory: Path, d
         assert dev.stop() == 0
 
 
-@pytest.mark.slow
 def test_a_worker_that_keeps_dying_is_not_started_for_ever(directory: Path, dsn: str) -> None:
     flows = directory / "flows.py"
     good = (
@@ -180,7 +178,6 @@ def test_a_worker_that_keeps_dying_is_not_started_for_ever(directory: Path, dsn:
         assert dev.stop() == 0
 
 
-@pytest.mark.slow
 def test_kill_minus_nine_leaves_nothing_in_the_way(directory: Path) -> None:
     slow = "from perdure import wf, workflow\n\n@workflow\nasync def hello() -> str:\n    await wf.sleep('3s')\n    return 'awake'\n"
     (directory / "hello.py").write_text(slow)
@@ -231,7 +228,6 @@ def commands() -> set[int]:
     return {p.pid for p in psutil.process_iter(["cmdline"]) if "4321" in " ".join(p.info["cmdline"] or [])}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_stops_at_once_whatever_its_runs_do(directory: Path, number: signal.Signals) -> None:
     """Within 5 s of SIGTERM, and with nothing left behind; after SIGKILL what it started goes by itself, PostgreSQL included."""

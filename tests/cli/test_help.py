@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.main import get_command
 
 from perdure.cli.commands import COMMANDS, load

@@ -48,7 +48,6 @@ def test_a_server_says_when_it_is_ready_and_drains_when_told(dsn: str, tmp_path:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.slow
 def test_work_at_hand_survives_a_restart_of_the_server(dsn: str, tmp_path: Path) -> None:
     """The worker outlives the server, and its result reaches the next one."""
     (tmp_path / "flows.py").write_text(FLOWS)

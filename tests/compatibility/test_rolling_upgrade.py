@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from harness import steady_flows
 from harness.fleet import EngineProcess, at_rest, count, violated
 from harness.servers import Release, Servers, drained
@@ -88,7 +87,6 @@ class Upgrade:
         self.replaced[f"{before.name} to {after.name}, {'SIGKILL' if is_killed else 'SIGTERM'}"] += 1
 
 
-@pytest.mark.slow
 async def test_an_upgrade_and_its_way_back_lose_nothing_and_begin_nothing_twice(
     durable_cluster: Callable[..., PrivateCluster], tmp_path: Path, old: Release, coming: Release
 ) -> None:

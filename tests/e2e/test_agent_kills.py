@@ -192,7 +192,6 @@ async def recorded_calls(calls: Calls, records: Records) -> Counter[tuple[str, i
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.slow
 async def test_engines_are_killed_and_no_recorded_model_call_is_repeated(dsn: str, tmp_path: Path) -> None:
     print(f"\nPERDURE_CRASH_SEED={SEED} PERDURE_AGENT_KILLS={KILLS}")
     randomness, calls, records, log = random.Random(SEED), Calls(tmp_path / "calls"), Records(dsn), tmp_path / "log"
@@ -244,7 +243,6 @@ def worker_process(address: str, calls: Calls) -> Iterator[Program]:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.slow
 async def test_workers_of_a_server_are_killed_and_no_recorded_model_call_is_repeated(dsn: str, tmp_path: Path) -> None:
     randomness, calls, records = random.Random(SEED), Calls(tmp_path / "calls"), Records(dsn)
     killed: set[int] = set()

@@ -24,7 +24,6 @@ from tests.fakes.waiting import until
 RUNS, WORKERS, SLOTS = 1_000, 3, 10
 
 
-@pytest.mark.slow
 async def test_records_of_attempts_equal_the_ledger(
     durable_cluster: Callable[..., PrivateCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,7 +166,6 @@ async def _damaged(load: Load, drill: Drill, dsn: str) -> tuple[list[Start], flo
     return list(load.acknowledged), before, after
 
 
-@pytest.mark.slow
 async def test_a_backup_is_restored_to_a_moment_under_load(
     durable_cluster: Callable[..., PrivateCluster],
     open_directory: Callable[[], Path],

@@ -51,7 +51,6 @@ async def has_ended(handle: Handle[Any]) -> bool:
     return (await handle.describe()).finished_us is not None
 
 
-@pytest.mark.slow
 async def test_code_that_ends_its_workers_is_stuck_and_its_run_can_be_ended(dsn: str, tmp_path: Path) -> None:
     async with crashing_workers(tmp_path, dsn) as (fleet, workers), Client(fleet.addresses[0]):
         other = await neighbour.start()

@@ -150,7 +150,6 @@ async def test_a_task_is_not_visible_to_other_engines_before_its_scheduling_is_o
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.slow
 async def test_an_idle_engine_does_not_burn_a_quarter_of_a_core(dsn: str, tmp_path: Path) -> None:
     """4. An idle loop without a wait burned a quarter of a core."""
     with Fleet(tmp_path, dsn) as fleet:
@@ -196,7 +195,6 @@ async def test_one_event_does_not_wake_every_engine(dsn: str) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.slow
 async def test_the_runs_of_a_killed_engine_are_taken_over_in_time(dsn: str, tmp_path: Path) -> None:
     """6. Reclaiming existed but was never called."""
     lease_s = 2.0

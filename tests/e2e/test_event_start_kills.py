@@ -54,7 +54,6 @@ class Decided:
     tries: int
 
 
-@pytest.mark.slow
 async def test_servers_killed_while_they_start_runs_start_each_once(dsn: str, tmp_path: Path) -> None:
     print(f"\nPERDURE_CRASH_SEED={SEED}")
     randomness = random.Random(SEED)

@@ -87,7 +87,6 @@ async def _hit(cluster: Patroni, load: Load, fault: str) -> Hit:
     return hit
 
 
-@pytest.mark.slow
 async def test_failovers_under_load_lose_nothing(
     open_directory: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

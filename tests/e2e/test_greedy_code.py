@@ -109,7 +109,6 @@ async def swallows() -> None:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.slow
 async def test_a_worker_whose_code_cannot_be_stopped_ends_and_the_run_is_stuck(dsn: str, tmp_path: Path) -> None:
     """And no other worker gets the run."""
     (tmp_path / "swallowing.py").write_text(SWALLOWS)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import asyncpg
-import pytest
 from harness import limited
 from harness.fleet import EngineProcess, count, describe_active
 from harness.servers import Servers
@@ -40,7 +39,6 @@ class LimitedServers(Servers):
         return self.directory / "intervals.jsonl"
 
 
-@pytest.mark.slow
 async def test_no_limit_is_exceeded_and_no_slot_is_leaked(
     durable_cluster: Callable[..., PrivateCluster], tmp_path: Path
 ) -> None:

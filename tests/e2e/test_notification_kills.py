@@ -42,7 +42,6 @@ IN_FLIGHT = 2 * NOTIFY_AT_ONCE_MAX
 """Deliveries that one server has under way, of two rules. A kill repeats at most these."""
 
 
-@pytest.mark.slow
 async def test_servers_killed_while_they_deliver_lose_no_notification_and_invent_none(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,6 @@ LEASE_S = 2.0
 RUNS = 60
 
 
-@pytest.mark.slow
 async def test_without_the_fence_a_paused_engine_writes_over_its_successor_and_the_verifier_says_so(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -46,7 +45,6 @@ async def _pause_without_fence(dsn: str, directory: Path) -> dict[int, Any]:
         return found
 
 
-@pytest.mark.slow
 async def test_results_applied_before_they_are_durable_are_noticed(dsn: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, dsn) as fleet:
         for seed in range(4):

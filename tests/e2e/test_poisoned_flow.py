@@ -38,7 +38,6 @@ PLAIN = {"flow": "plain", "tasks": {f"t{n}": {"value": HEAVY} for n in range(900
 QUICK = {"flow": "quick", "tasks": {"a": {"value": 1}, "b": {"value": "${ a + 1 }", "depends_on": "a"}}}
 
 
-@pytest.mark.slow
 async def test_a_flow_that_computes_without_end_hurts_nobody(dsn: str, tmp_path: Path) -> None:
     with Servers(tmp_path, dsn, 2, lease_s=5.0) as fleet:
         servers = [fleet.server(n) for n in range(2)]

@@ -97,7 +97,6 @@ def killed_exporter(dsn: str, url: str, randomness: random.Random) -> bool:
     return "done" in rest
 
 
-@pytest.mark.slow
 async def test_each_run_is_in_the_database_or_in_exactly_one_export(dsn: str, tmp_path: Path) -> None:
     print(f"\nPERDURE_CRASH_SEED={SEED}")
     randomness = random.Random(SEED)

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import pytest
 from harness.aged import fetched
 from harness.old_runs import fill
 
@@ -163,7 +162,6 @@ def percentile(values: list[float], n: int) -> float:
     return quantiles(values, n=100)[n - 1] if len(values) > 1 else 0.0
 
 
-@pytest.mark.slow
 async def test_millions_of_ended_runs_are_exported_and_dropped_while_runs_are_executed(
     durable_cluster: Callable[..., PrivateCluster], tmp_path: Path
 ) -> None:

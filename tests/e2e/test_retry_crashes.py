@@ -21,7 +21,6 @@ RUNS = 60
 DOOMED = 9
 
 
-@pytest.mark.slow
 async def test_retries_survive_kills(dsn: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, dsn) as fleet:
         victim = fleet.launch(target=RUNS, lease=LEASE_S, shapes=DOOMED)

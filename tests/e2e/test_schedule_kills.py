@@ -31,7 +31,6 @@ SCHEDULES = 20
 KILL_EVERY_S = (0.3, 1.2)
 
 
-@pytest.mark.slow
 async def test_four_engines_killed_at_random_start_exactly_one_run_per_nominal_time(dsn: str, tmp_path: Path) -> None:
     print(f"\nPERDURE_CRASH_SEED={SEED}")
     randomness = random.Random(SEED)

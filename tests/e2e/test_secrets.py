@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
-import pytest
 from harness import secret_tasks
 
 from perdure.localpg.cluster import PrivateCluster
@@ -128,7 +127,6 @@ PLACES = {"dump", "files", "server log", "worker log", "traces", "rest", "export
 """Where a value is found that is no secret. Most pages are made of answers in the browser; those of links are made on the server."""
 
 
-@pytest.mark.slow
 async def test_a_secret_is_found_nowhere(durable_cluster: Callable[..., PrivateCluster], tmp_path: Path) -> None:
     value = f"s3cr/t+{secrets.token_hex(12)}&end"
     control = f"c0ntr/l+{secrets.token_hex(12)}&end"

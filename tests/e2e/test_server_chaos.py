@@ -37,7 +37,6 @@ PAUSE_S = 0.25
 """Between two waves of starts."""
 
 
-@pytest.mark.slow
 async def test_servers_and_workers_hit_at_random_lose_nothing(
     durable_cluster: Callable[..., PrivateCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,6 @@ OPERATE_S_MAX = 240
 ACTS = ("terminate", "terminate", "pause", "resume", "cancel")
 
 
-@pytest.mark.slow
 async def test_acts_of_operators_survive_kills(dsn: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, dsn) as fleet:
         enough = tmp_path / "enough"

@@ -49,7 +49,6 @@ class Transfer:
     cents: int
 
 
-@pytest.mark.slow
 async def test_killed_workers_and_servers_neither_lose_nor_repeat_a_transfer(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

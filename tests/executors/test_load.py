@@ -13,7 +13,6 @@ from tests.executors.load import agent_of, concurrent, sustained, waited
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-@pytest.mark.slow
 async def test_many_commands_take_little_memory_and_none_is_lost(dsn: str, tmp_path: Path) -> None:
     with server(dsn, tmp_path, "--auth", "open") as running:
         async with Client(running.grpc), agent_of(running, tmp_path, 200) as pid:
@@ -25,7 +24,6 @@ async def test_many_commands_take_little_memory_and_none_is_lost(dsn: str, tmp_p
             assert many.agent_mb - many.interpreter_mb < 80
 
 
-@pytest.mark.slow
 async def test_jobs_that_wait_take_no_slots(dsn: str, tmp_path: Path) -> None:
     with server(dsn, tmp_path, "--auth", "open") as running:
         async with Client(running.grpc):

@@ -217,7 +217,6 @@ async def rows_of(dsn: str) -> list[asyncpg.Record]:
 # -- the tests ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_a_big_spread_keeps_its_bound_and_runs_every_item_once(dsn: str, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Process(dsn, tmp_path, ITEMS, AT_A_TIME, busy_ms=2.0) as process:
@@ -244,7 +243,6 @@ async def test_a_big_spread_keeps_its_bound_and_runs_every_item_once(dsn: str, t
     await assert_verified(dsn, path)
 
 
-@pytest.mark.slow
 async def test_a_spread_whose_engines_are_killed_keeps_its_bound_and_completes(dsn: str, tmp_path: Path) -> None:
     items, at_a_time = 2_000, 20
     path = tmp_path / "ledger.jsonl"

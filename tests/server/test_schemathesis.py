@@ -73,7 +73,6 @@ def _try(operation: Any, session: requests.Session, mode: GenerationMode, within
     return count
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module"
 )  # the engine does, in its own thread, at the same time
