@@ -23,7 +23,7 @@ from tests.tiers import HEAVY_FIXTURES, LIGHT_FIXTURES, MARK, fixtures_of
 
 LEFT: Final = 6
 """pytest's exit code when processes outlived the tests. Its own end at 5."""
-GRACE_S = 5.0
+GRACE_S = 20.0
 """For processes that are ending, as what watches over a PostgreSQL does when its last user has gone."""
 SERVERS: Final = frozenset(
     (
@@ -111,15 +111,18 @@ class Watch:
 
     @contextmanager
     def during(self, item: pytest.Item) -> Iterator[None]:
+        """What is refused fails here and not where it is started: code under test swallows errors, or waits for what did not start."""
         self.item = item
         try:
             yield
-        except pytest.fail.Exception as e:
-            if e.msg == self.refused:
-                self.refused = ""  # it is told by this failure
-            raise
         finally:
             self.item = None
+        self.fail_refused()
+
+    def fail_refused(self) -> None:
+        message, self.refused = self.refused, ""
+        if message:
+            pytest.fail(message, pytrace=False)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
@@ -141,7 +144,6 @@ class Watch:
             self.refused = (
                 f"{self.item.nodeid} starts {program} and has none of the fixtures {', '.join(needed)}. {HELP}"
             )
-            pytest.fail(self.refused, pytrace=False)
 
 
 EVENTS: Final[dict[str, Callable[..., str]]] = {
@@ -181,8 +183,7 @@ class Starts:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
         """What a test starts in its own body has ended when its fixtures have gone."""
         result = yield
-        if watch.refused:
-            pytest.fail(watch.refused, pytrace=False)  # the code under test may have swallowed it
+        watch.fail_refused()  # where the test failed otherwise too
         if watch.started and (left := self._wait_for_none(f"{item.nodeid} (call)")):
             supervisor.end(None, left)
             pytest.fail(_describe(f"{item.nodeid} left", left), pytrace=False)

@@ -32,6 +32,7 @@ def bench(tmp_path: Path) -> Any:
     return make
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_a_command_gives_its_output_and_what_it_wrote_is_kept_line_by_line(bench: Any) -> None:
     async with bench() as b:
         code = "import sys; print('one'); print('zwö'); print('hm', file=sys.stderr)"
@@ -178,6 +179,7 @@ async def test_cancelling_ends_everything_the_command_started(bench: Any, tmp_pa
         await until(lambda: not _is_alive(pid))
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_who_does_not_go_when_asked_is_made_to(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
