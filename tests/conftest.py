@@ -6,6 +6,7 @@ The examples follow from PERDURE_HYPOTHESIS_SEED, which is drawn when it is not 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import random
@@ -61,6 +62,17 @@ settings.load_profile("perdure")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     tiers.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and test items live until the session ends: the garbage collector would walk over them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -43,6 +43,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@cache
 def blocks_of(page: Path) -> list[Block]:
     lines = page.read_text().splitlines()
     found: list[Block] = []

@@ -9,8 +9,6 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
-import sqlalchemy
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from perdure import NamedEvent, Perdure, Signal, in_sync_transaction, in_transaction, workflow
 from perdure.errors import InvalidInput, NotFound
@@ -71,6 +69,8 @@ async def _psycopg_async(dsn: str, fails: bool) -> str:
 
 
 async def _sqlalchemy_async(dsn: str, fails: bool) -> str:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
     engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"))
     try:
         async with engine.begin() as connection:
@@ -96,6 +96,8 @@ async def _psycopg(dsn: str, fails: bool) -> str:
 
 
 async def _sqlalchemy(dsn: str, fails: bool) -> str:
+    import sqlalchemy.orm
+
     def work() -> str:
         engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
         try:

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pandas
-import polars
-import pyarrow
 import pydantic
 import pytest
 
@@ -155,6 +152,10 @@ def test_a_blob_without_a_client_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("format", ["arrow", "parquet"])
 def test_tables_survive(format: Any) -> None:
+    import pandas
+    import polars
+    import pyarrow
+
     table = pyarrow.table({"n": [1, 2, 3], "text": ["a", "b", None]})
     blob = blobs.from_table(table, format=format)
     assert blobs.to_arrow(blob) == table

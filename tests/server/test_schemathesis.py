@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 import requests
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.generation import GenerationMode
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from tests.server.rest_live import Live, live
 
@@ -28,11 +20,13 @@ WAIT_S = 0.05
 """Nobody here waits a minute for a result."""
 SKIPPED = {"stream"}
 """It does not end; tests/server/test_rest_stream.py has it."""
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 def explore(url: str, session: requests.Session) -> dict[str, int]:
     """How many requests each operation got."""
+    import schemathesis
+    from schemathesis.generation import GenerationMode
+
     schema = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
     schema.config.update(base_url=url)
     operations = [found.ok() for found in schema.get_all_operations()]
@@ -44,7 +38,16 @@ def explore(url: str, session: requests.Session) -> dict[str, int]:
     return asked
 
 
-def _try(operation: Any, session: requests.Session, mode: GenerationMode, within_s: float) -> int:
+def _try(operation: Any, session: requests.Session, mode: Any, within_s: float) -> int:
+    from schemathesis import checks as common
+    from schemathesis.specs.openapi import checks
+
+    checked = [
+        common.not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    ]
     until, count, failed = time.monotonic() + within_s, 0, False
 
     @seed(SEED)
@@ -64,7 +67,7 @@ def _try(operation: Any, session: requests.Session, mode: GenerationMode, within
             if isinstance(case.query.get("wait"), int | float):
                 case.query["wait"] = min(case.query["wait"], WAIT_S)
             try:
-                case.call_and_validate(checks=CHECKS, session=session)
+                case.call_and_validate(checks=checked, session=session)
             except Exception:
                 failed = True
                 raise
