@@ -43,6 +43,7 @@ RESULTS: Final = ROOT / ".mutation" / "results.json"
 COPIED: Final = (
     "src",
     "tests",
+    "tools",
     "docs",
     "examples",
     "proto",
@@ -55,7 +56,7 @@ COPIED: Final = (
 RATE_MIN: Final = 90
 SAMPLE_RATE_MIN: Final = 75
 """Of a sample. One survivor of twenty is printed, and no reason to stop a change that has nothing to do with it."""
-PASSED, FAILED, NOT_COLLECTED = 0, 1, 2
+PASSED, FAILED, NOT_COLLECTED, NONE_SELECTED = 0, 1, 2, 5
 """Exit codes of pytest."""
 
 
@@ -74,7 +75,8 @@ class Result:
 class Slot:
     """A copy of the tree with a PostgreSQL beside it."""
 
-    def __init__(self, directory: Path, timeout_s: float) -> None:
+    def __init__(self, directory: Path, timeout_s: float, options: Sequence[str]) -> None:
+        self._options = options
         self.tree, self.cluster = directory / "tree", PrivateCluster(directory / "pg", settings=FAST)
         self._timeout_s = timeout_s
         self.tree.mkdir(parents=True)
@@ -99,7 +101,8 @@ class Slot:
             code, output = self.test(m.tests)
         finally:
             self._write(file, sound)
-        verdict = {PASSED: "survived", FAILED: "killed", NOT_COLLECTED: "killed"}.get(code, "broken")
+        verdicts = {PASSED: "survived", NONE_SELECTED: "survived", FAILED: "killed", NOT_COLLECTED: "killed"}
+        verdict = verdicts.get(code, "broken")
         found = re.search(r"^(?:FAILED|ERROR) (\S.*)$", output, re.MULTILINE)
         by = found[1] if found else output[-2000:] if verdict == "broken" else ""
         return Result(m.id, verdict, by if verdict != "survived" else "", round(time.monotonic() - began, 1))
@@ -126,6 +129,7 @@ class Slot:
             "no:cacheprovider",
             "-p",
             "pytest_asyncio.plugin",
+            *self._options,
             *(f"tests/{test}" for test in tests.split()),
         ]
         env = os.environ | {
@@ -169,8 +173,11 @@ def apply(m: Mutant, text: str) -> str:
 
 
 class Runner:
-    def __init__(self, jobs: int, timeout_s: float, baseline: bool, remembered: dict[str, Result]) -> None:
+    def __init__(
+        self, jobs: int, timeout_s: float, baseline: bool, remembered: dict[str, Result], options: Sequence[str] = ()
+    ) -> None:
         self._jobs, self._timeout_s, self._baseline, self.remembered = jobs, timeout_s, baseline, remembered
+        self._options = options
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._sound: dict[str, tuple[threading.Lock, list[Result]]] = {}
@@ -184,7 +191,7 @@ class Runner:
         made: list[Slot] = []
         try:
             for n in range(min(self._jobs, len(todo))):
-                made.append(Slot(directory / f"slot{n}", self._timeout_s))
+                made.append(Slot(directory / f"slot{n}", self._timeout_s, self._options))
                 slots.put(made[-1])
             pool = ThreadPoolExecutor(self._jobs)
             try:
@@ -209,7 +216,8 @@ class Runner:
                 flush=True,
             )
             self.remembered[self._digests[m.id]] = result
-            save(self.remembered)
+            if not self._options:
+                save(self.remembered)
 
     def _checked(self, m: Mutant, slot: Slot) -> Result:
         """A test that fails without the bug as well has caught nothing."""
@@ -304,6 +312,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=100.0, metavar="SECONDS", help="for the tests of one mutant")
     parser.add_argument("--fresh", action="store_true", help="do not use earlier results")
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass without a bug")
+    parser.add_argument("--gate", action="store_true", help="only with the tests of `just check`; keeps no results")
     parser.add_argument("--list", action="store_true", help="only list them")
     args = parser.parse_args()
     if args.seed is None:
@@ -324,7 +333,9 @@ def main() -> int:
     if args.sample:
         print(f"{len(mutants)} mutants by chance: --sample {args.sample} --seed {args.seed}")
     supervisor.start()  # its servers and the tests in its slots end with it
-    runner = Runner(args.jobs, args.timeout, not args.no_baseline, {} if args.fresh else load())
+    remembered = {} if args.fresh or args.gate else load()
+    options = ["--tier=gate"] if args.gate else []
+    runner = Runner(args.jobs, args.timeout, not args.no_baseline, remembered, options)
     return report(mutants, runner.run(mutants), is_sample=bool(args.sample))
 
 
