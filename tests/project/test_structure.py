@@ -53,10 +53,18 @@ def trees() -> dict[Path, ast.Module]:
 
 
 def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
+    for kind in kinds:
+        yield from nodes_by_kind()[kind]
+
+
+@cache
+def nodes_by_kind() -> dict[type[ast.AST], list[tuple[Path, ast.AST]]]:
+    """One walk over all sources, for every count."""
+    found: dict[type[ast.AST], list[tuple[Path, ast.AST]]] = defaultdict(list)
     for file, tree in trees().items():
         for node in ast.walk(tree):
-            if isinstance(node, kinds):
-                yield file, node
+            found[type(node)].append((file, node))
+    return found
 
 
 def place(file: Path, line: int = 0) -> str:
@@ -162,8 +170,8 @@ def late_wiring() -> list[str]:
 
 
 def assigned_elsewhere() -> Iterator[str]:
-    for file, tree in trees().items():
-        for target in stored(tree):
+    for file, target in nodes(ast.Attribute):
+        if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store):
             declared = attributes().get(target.attr, {})
             if ast.unparse(target.value) in ("self", "cls") or "data" in declared:
                 continue
