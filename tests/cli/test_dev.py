@@ -78,6 +78,7 @@ def signed_link_of(line: str) -> str:
     return found[0]
 
 
+@pytest.mark.keep
 def test_the_first_minute(installed: list[str], directory: Path) -> None:
     began = time.monotonic()
     with started("dev", cwd=directory, program=installed) as dev:

@@ -17,6 +17,8 @@ import yaml
 from tests.cli.live import Cli, clean_environment
 from tests.fakes.waiting import until_sync
 
+pytestmark = pytest.mark.keep  # one pass through the command line
+
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from harness.fleet import EngineProcess, Fleet, at_rest, count, describe_active, violated
 
 from perdure.localpg.cluster import PrivateCluster
@@ -30,6 +31,7 @@ PAUSE_SHARE = 0.25
 """Of the engines that are hit, how many are only paused, for one to two and a half leases."""
 
 
+@pytest.mark.keep
 async def test_killing_engines_and_the_database_at_random_loses_and_doubles_nothing(
     durable_cluster: Callable[..., PrivateCluster], tmp_path: Path
 ) -> None:

@@ -194,6 +194,7 @@ async def test_one_event_does_not_wake_every_engine(dsn: str) -> None:
         assert sum(polls) < 300, f"300 starts for anybody, and each engine asked {polls} times"
 
 
+@pytest.mark.keep
 @pytest.mark.usefixtures("processes")
 async def test_the_runs_of_a_killed_engine_are_taken_over_in_time(dsn: str, tmp_path: Path) -> None:
     """6. Reclaiming existed but was never called."""

@@ -17,6 +17,7 @@ RUNS = 500
 PAUSES = 2
 
 
+@pytest.mark.keep
 async def test_a_paused_engine_cannot_overwrite_what_others_did_meanwhile(dsn: str, tmp_path: Path) -> None:
     with Fleet(tmp_path, dsn) as fleet:
         sleeper = fleet.launch(target=RUNS, lease=LEASE_S, pause=1.2)

@@ -72,6 +72,7 @@ async def pooling_found(dsn: str) -> Finding:
     return next(f for f in await examine(dsn) if f.name == "pooling")
 
 
+@pytest.mark.keep
 async def test_runs_tasks_timers_and_signals_work_through_it(bouncer: PgBouncer, dsn: str) -> None:
     through = bouncer.dsn(dsn)
     async with Perdure(through):

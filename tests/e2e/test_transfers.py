@@ -49,6 +49,7 @@ class Transfer:
     cents: int
 
 
+@pytest.mark.keep
 async def test_killed_workers_and_servers_neither_lose_nor_repeat_a_transfer(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ SHARE = 0.25
 SEED = 20_311
 
 
+@pytest.mark.keep
 async def test_a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten(dsn: str, tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, dsn)
     randomness = random.Random(SEED)

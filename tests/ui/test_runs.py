@@ -6,6 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.ui.conftest import Visit
@@ -26,6 +27,7 @@ def open_run(admin: Visit, run: str, query: str = "") -> Page:
     return admin.page(f"/runs/{run}{query}")
 
 
+@pytest.mark.keep
 def test_a_run_is_started_from_the_form_and_watched_to_its_end(shop: Site, admin: Visit) -> None:
     page = admin.page("/runs")
     page.get_by_role("button", name="Start run").click()
@@ -84,6 +86,7 @@ def test_query_and_chips_are_one_state_in_the_address(shop: Site, admin: Visit) 
     expect(page.get_by_text("did you mean 'status'").first).to_be_visible()
 
 
+@pytest.mark.keep
 def test_approve_on_the_approvals_page(shop: Site, admin: Visit) -> None:
     run = shop.start("report", input={"title": "October"})
     page = open_run(admin, run)
@@ -135,6 +138,7 @@ def test_pause_and_resume(shop: Site, admin: Visit) -> None:
     status(page, "Success")
 
 
+@pytest.mark.keep
 def test_retry_failed(shop: Site, admin: Visit, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     run = shop.start("mend", input={"flag": str(flag)})
