@@ -175,6 +175,7 @@ def test_a_sign_in_that_the_provider_ended_asks_for_a_new_one(cli: Cli, provider
     assert "invalid_grant" in done.err
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_id_token_serves_where_the_access_token_is_none_of_ours(
     database: str, issuing: OidcProvider, provider: OidcProvider, tmp_path: Path
 ) -> None:

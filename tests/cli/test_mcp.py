@@ -277,6 +277,7 @@ async def test_a_viewers_key_changes_nothing_even_where_changes_are_allowed(site
         assert (await agent.result("get_server"))["identity"]["role"] == "viewer"
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_server_that_is_away_or_silent_is_an_error_in_time(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"

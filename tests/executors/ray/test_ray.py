@@ -54,6 +54,7 @@ async def test_tasks_of_a_workflow_run_on_the_cluster(ray_cluster: RayCluster, d
         assert (calls, got, calls_later, got_later) == (1, 2, 2, 3)
 
 
+@pytest.mark.usefixtures("processes")
 async def test_no_cluster_is_said_so() -> None:
     pytest.importorskip("ray")
     executor = RayExecutor(RayOptions(address="127.0.0.1:1", connect_s=10.0))
