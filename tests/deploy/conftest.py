@@ -17,7 +17,8 @@ def podman(processes: None) -> Iterator[Podman]:
     """With the image of this tree, and stand-ins for PostgreSQL and Prometheus."""
     if SKIP:
         pytest.skip(SKIP)
-    one = Podman(Path(tempfile.mkdtemp(prefix="perdure-deploy-", dir=supervisor.directory_in(Path("/var/tmp")))))
+    # A short path: sockets of containers are made below it.
+    one = Podman(Path(tempfile.mkdtemp(prefix="d-", dir=supervisor.directory_in(Path("/var/tmp")))))
     try:
         one.import_bases()
         one.build(IMAGE)

@@ -33,7 +33,7 @@ def own_blocks(page: Path, language: str) -> list[Block]:
 def podman(processes: None) -> Iterator[Podman]:
     if podman_.SKIP:
         pytest.skip(podman_.SKIP)
-    made = Podman(Path(tempfile.mkdtemp(prefix="perdure-podman-")))
+    made = Podman(Path(tempfile.mkdtemp(prefix="podman-")))
     try:
         made.import_image()
         made.start()

@@ -19,6 +19,7 @@ def _generator():  # type: ignore[no-untyped-def]
     return module
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_the_blocking_clients_are_generated_from_the_async_ones() -> None:
     generator = _generator()
     assert set(generator.OUTPUTS) == {"sync_handles.py", "sync_surface.py"}

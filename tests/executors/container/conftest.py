@@ -14,7 +14,7 @@ def podman_service(processes: None) -> Iterator[Podman]:
     if SKIP:
         pytest.skip(SKIP)
     # A short path: that of a socket has at most 107 characters.
-    podman = Podman(Path(tempfile.mkdtemp(prefix="perdure-podman-")))
+    podman = Podman(Path(tempfile.mkdtemp(prefix="podman-")))
     try:
         podman.import_image()
         podman.start()
