@@ -33,7 +33,7 @@ SIZES = {"narrow": {"width": 390, "height": 844}, "wide": {"width": 1280, "heigh
 
 
 @pytest.fixture(scope="module")
-def site() -> Path:
+def site(interpreter: None) -> Path:
     docs_site.build()
     return docs_site.SITE
 

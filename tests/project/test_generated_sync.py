@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.failures import Failures
 
 ROOT = Path(__file__).parents[2]

@@ -218,6 +218,7 @@ async def test_a_task_may_start_processes_of_its_own(bench: Bench) -> None:
     assert (await bench.run("p_uses_multiprocessing")).end is End.SUCCESS
 
 
+@pytest.mark.usefixtures("interpreter")
 async def test_several_children_work_side_by_side_but_no_more_than_allowed() -> None:
     bench = Bench(processes=2)
     for _ in range(3):
