@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,9 @@ from pathlib import Path
 PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
 SECCOMP_KILL_PROCESS, SECCOMP_ALLOW = 0x80000000, 0x7FFF0000
 NOBODY = "65534"
-READ_ONLY = "mount --make-rprivate / && mount --bind / / && mount -o remount,bind,ro / && mount -t tmpfs tmpfs /tmp"
+READ_ONLY = "mount --make-rprivate / && mount --bind / / && mount -o remount,bind,ro /"
+PRIVATE_TMP = "mount -t tmpfs tmpfs /tmp"
+CHECKOUT = Path(__file__).parents[2]
 WITHOUT_RIGHTS = (
     *("setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"),
     *("--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all"),
@@ -50,6 +53,15 @@ def filtered(unit: Path) -> set[str]:
     return allowed
 
 
+def hide_tmp() -> str:
+    """Shell commands for PrivateTmp. A checkout below /tmp stays visible, since the interpreter is in it."""
+    if not CHECKOUT.is_relative_to("/tmp"):
+        return PRIVATE_TMP
+    here = shlex.quote(str(CHECKOUT))
+    back = f"mkdir -p {here} && mount --bind /mnt {here} && mount -o remount,bind,ro {here} && umount /mnt"
+    return f"mount --bind {here} /mnt && {PRIVATE_TMP} && {back}"
+
+
 def confine(unit: Path) -> None:
     libc, seccomp = ctypes.CDLL(None, use_errno=True), ctypes.CDLL("libseccomp.so.2")
     if ("MemoryDenyWriteExecute", "yes") in directives(unit):
@@ -70,7 +82,7 @@ def main() -> None:
     if os.environ.pop("CONFINED", "") == "":
         os.environ["CONFINED"] = "1"
         again = [*WITHOUT_RIGHTS, sys.executable, *sys.argv]
-        os.execvp("unshare", ["unshare", "--mount", "sh", "-c", f'{READ_ONLY} && exec "$@"', "sh", *again])
+        os.execvp("unshare", ["unshare", "--mount", "sh", "-c", f'{READ_ONLY} && {hide_tmp()} && exec "$@"', "sh", *again])
     confine(Path(sys.argv[1]))
     # Not by exec: without capabilities the interpreter's own directory may be closed to this user.
     sys.argv = sys.argv[2:]

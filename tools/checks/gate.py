@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,10 +28,10 @@ from tools.checks.parts import (
 from tools.checks.recipes import Outcome, run_recipe
 from tools.checks.record import ROOT, Checkout, append_entries, read_checkout, read_record
 
-BEFORE: Final = ("lint", "compile", "ui-build")
-"""Run alone, first: lint answers within seconds, and the tests need the other two."""
-BESIDE: Final = ("types", "contracts", "wheel-core")
-"""Run beside the tests, one after the other."""
+FIRST: Final = ("lint", "types", "compile", "ui-build")
+"""Run side by side before the tests: two answer within seconds, and the tests need the other two."""
+BESIDE: Final = ("contracts", "wheel-core")
+"""Run beside the tests, one after the other, and then the recipes of the slice."""
 STOP_S: Final = 20.0
 
 
@@ -114,11 +115,10 @@ def run_beside(recipes: Sequence[str], tests: Tests, outcomes: list[Outcome]) ->
 def main() -> int:
     began = time.monotonic()
     checkout, durations = read_checkout(), read_durations()
-    outcomes: list[Outcome] = []
-    for recipe in BEFORE:
-        outcomes.append(run_recipe(recipe))
-        if not outcomes[-1].is_passed:
-            return 1
+    with ThreadPoolExecutor(len(FIRST)) as pool:
+        outcomes = list(pool.map(run_recipe, FIRST))
+    if not all(outcome.is_passed for outcome in outcomes):
+        return 1
     plan = make_plan(checkout, durations)
     print(describe_plan(plan), flush=True)
     recipes, files = split_parts(plan.added)
