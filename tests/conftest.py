@@ -32,13 +32,10 @@ from perdure.sdk.definitions import Task, Workflow
 from perdure.store import partitions
 from perdure.store.connections import connect
 from perdure.store.migrate import migrate
-from tests import starts, supervisor, tiers
+from tests import shared_server, starts, supervisor, tiers
+from tests.shared_server import FAST
 
-# Nothing here has to survive a power cut, and without fsync a database is made in a fraction of the time.
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 TEMPLATE = "perdure_template"
-MEMORY = Path("/dev/shm")
-MEMORY_BYTES_MIN = 6 << 30
 SHARED_CLUSTER = os.environ.get("PERDURE_TEST_CLUSTER")
 _numbers = itertools.count(1)
 
@@ -92,10 +89,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_configure(config: pytest.Config) -> None:
     starts.install(config)
+    if not SHARED_CLUSTER:
+        shared_server.share_with_test_env()
     # Jobs of one process of tests are not found by another.
     os.environ["PERDURE_EXECUTOR_PROCESS_STATE_DIR"] = tempfile.mkdtemp(prefix="perdure-jobs-")
     if hypothesis_core.global_force_seed is None:  # else pytest was given --hypothesis-seed
         hypothesis_core.global_force_seed = int(HYPOTHESIS_SEED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    shared_server.stop_shared()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -132,30 +136,14 @@ def open_directory() -> Iterator[Callable[..., Path]]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def in_memory() -> Path | None:
-    """Where files are memory, if there is room for the databases of the tests: each test makes and drops one of 700 files."""
-    try:
-        return MEMORY if shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN else None
-    except OSError:
-        return None
-
-
 @pytest.fixture(scope="session")
-def cluster(open_directory: Callable[..., Path]) -> Iterator[PrivateCluster]:
-    """The session's server: fast, not durable. One that is running already, with the template, where PERDURE_TEST_CLUSTER says."""
+def cluster() -> Iterator[PrivateCluster]:
+    """The server of this process. One that is running already, with the template, where PERDURE_TEST_CLUSTER says."""
     if SHARED_CLUSTER:
         with PrivateCluster(SHARED_CLUSTER, settings=FAST) as shared:
             yield shared
         return
-    # Tests connect thousands of times, and a password costs both sides milliseconds of processor time each time.
-    directory = open_directory(in_memory())
-    trusting = directory / "pg_hba.conf"
-    trusting.write_text("host all all 127.0.0.1/32 trust\n")
-    server = PrivateCluster(directory / "pg", settings=FAST | {"hba_file": str(trusting)})
-    with starts.watch.allowed():
-        server.start()
-    yield server
-    server.stop("immediate")
+    yield shared_server.start_shared()
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,9 @@ def main() -> None:
     if os.environ.pop("CONFINED", "") == "":
         os.environ["CONFINED"] = "1"
         again = [*WITHOUT_RIGHTS, sys.executable, *sys.argv]
-        os.execvp("unshare", ["unshare", "--mount", "sh", "-c", f'{READ_ONLY} && {hide_tmp()} && exec "$@"', "sh", *again])
+        os.execvp(
+            "unshare", ["unshare", "--mount", "sh", "-c", f'{READ_ONLY} && {hide_tmp()} && exec "$@"', "sh", *again]
+        )
     confine(Path(sys.argv[1]))
     # Not by exec: without capabilities the interpreter's own directory may be closed to this user.
     sys.argv = sys.argv[2:]
