@@ -209,9 +209,16 @@ NOISY = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarn
 """Cancel scopes of anyio, which Pydantic AI uses, complain when the coroutine of a killed run is collected."""
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.id, marks=NOISY if case.module == "agent" else ()) for case in CASES]
-)
+IN_GATE = {"approval", "fan_out", "hello", "saga", "signals"}
+"""Modules whose cases stand for the others."""
+
+
+def marks_of(case: Case) -> list[pytest.MarkDecorator]:
+    marks = [] if case.module in IN_GATE else [pytest.mark.starts("thorough")]
+    return [*marks, NOISY] if case.module == "agent" else marks
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id, marks=marks_of(case)) for case in CASES])
 async def test_an_example_ends_the_same_wherever_it_crashes(case: Case, own_registry: None) -> None:
     module = loaded(case.module)
     async with TestEnv() as env:
