@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from perdure import NamedEvent, Perdure, Signal, in_sync_transaction, in_transaction, workflow
+from perdure.engine.api.sql_request_port import SqlRequest
+from perdure.engine.api.sql_requests import SqlRequests
 from perdure.errors import InvalidInput, NotFound
 from tests.fakes.waiting import until
 
@@ -171,6 +173,35 @@ async def test_two_transactions_under_one_key_make_one_run(dsn: str, client: Per
         await other.close()
     await _settled(connection)
     assert await (await client.get(first, workflow=order)).result("3m") == "1"
+
+
+async def test_a_signal_that_overtakes_its_start_reaches_the_run(
+    client: Perdure, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another engine carries out the start after this one has not found the run, and before it looks for the start."""
+    store, other = client.api.ports.sql_requests, SqlRequests(client.api)
+    take, has_start = store.take, store.has_start
+    starts: list[SqlRequest] = []
+
+    async def take_signals(limit: int) -> list[SqlRequest]:
+        taken = await take(limit)
+        starts.extend(one for one in taken if one.act == "start")
+        return [one for one in taken if one.act == "signal"]
+
+    async def start_first(ns: int, run_id: bytes | None, key: str | None) -> bool:
+        while starts:
+            await other._carry_out(starts.pop())
+        return await has_start(ns, run_id, key)
+
+    monkeypatch.setattr(store, "take", take_signals)
+    monkeypatch.setattr(store, "has_start", start_first)
+    async with connection.transaction():
+        tx = in_transaction(connection)
+        run = await tx.start(sums.options(key="late"))
+        await tx.signal(more, "key:late", 3)
+        await tx.signal(more, run, 4)
+    await _settled(connection)
+    assert await (await client.get(run, workflow=sums)).result("60s") == 7
 
 
 async def test_signals_reach_a_run_that_the_same_transaction_starts_in_their_order(

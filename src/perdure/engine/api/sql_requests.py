@@ -113,13 +113,15 @@ class SqlRequests(Service):
     async def _signal(self, one: SqlRequest) -> None:
         run = f"{KEY_PREFIX}{one.run_key}" if one.run_id is None else ids.text(one.run_id)
         message = SendSignal(run, one.name, one.payload.encode(), one.key or f"sql:{one.id}")
+        api = self._of(one)
         try:
-            await self._of(one).call(messages.SIGNAL, message)
+            await api.call(messages.SIGNAL, message)
         except (NotFound, RunFinished):
             if await self._store.has_start(one.ns, one.run_id, one.run_key):
                 await self._store.delay(one.id, START_WAIT_S)
                 return
-            raise
+            # Another engine may have carried out the start between the two looks: then the run is there now.
+            await api.call(messages.SIGNAL, message)
         await self._store.done(one.id)
 
     async def _emit(self, one: SqlRequest) -> None:
