@@ -97,14 +97,27 @@ class KilledFork:
         """Go on from the step at which it stopped."""
         self._link.send(b".")
 
-    def kill(self, number: int = signal.SIGKILL) -> int:
-        """Send a signal and wait for the end. Returns the exit status as `os.waitpid` gives it."""
+    def ended(self, within_s: float) -> int | None:
+        """Wait for its end. Returns the exit status as `os.waitpid` gives it; None if it still lives."""
         assert not self._is_reaped, "it was killed before"
-        os.kill(self.pid, number)  # the nursery has not reaped it, so the number is still its own
+        try:
+            while self.news(within_s) is not None:
+                pass
+        except EOFError:
+            return self._reap()
+        return None
+
+    def _reap(self) -> int:
         status = self._nursery.reap(self.pid)
         self._is_reaped = True
         self._link.close()
         return status
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """Send a signal and wait for the end. Returns the exit status as `os.waitpid` gives it."""
+        assert not self._is_reaped, "it was killed before"
+        os.kill(self.pid, number)  # the nursery has not reaped it, so the number is still its own
+        return self._reap()
 
     def __enter__(self) -> Self:
         return self
@@ -119,6 +132,7 @@ class Nursery:
 
     def __init__(self, target: str, environment: Mapping[str, str] | None = None) -> None:
         self._target, self._environment = target, dict(environment or {})
+        self._asking = threading.Lock()
         self.port = 0
 
     def __enter__(self) -> Self:
@@ -144,13 +158,15 @@ class Nursery:
         """A server. `pause_at`: the step at which it stops, when it comes there for the nth time."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {"arguments": dict(arguments), "pause_at": pause_at, "nth": nth}
-        with theirs:
+        with theirs, self._asking:
             socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno()])
-        return KilledFork(self, self._answer()["pid"], ours)
+            pid = self._answer()["pid"]
+        return KilledFork(self, pid, ours)
 
     def reap(self, pid: int) -> int:
-        self._control.send(json.dumps({"reap": pid}).encode())
-        return int(self._answer()["status"])
+        with self._asking:
+            self._control.send(json.dumps({"reap": pid}).encode())
+            return int(self._answer()["status"])
 
     def _answer(self) -> dict[str, Any]:
         data = self._control.recv(MESSAGE_BYTES_MAX)
