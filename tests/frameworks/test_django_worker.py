@@ -1,4 +1,4 @@
-"""`manage.py perdure_worker`: with a server, and its mistakes. tests/e2e/test_django_kills.py runs it without a server."""
+"""`manage.py perdure_worker`: with a server, and its mistakes. tests/e2e/test_django_crash_points.py runs it without a server."""
 
 from __future__ import annotations
 

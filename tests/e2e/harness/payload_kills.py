@@ -1,4 +1,4 @@
-"""Tasks and workflows of test_payload_kills.py, served by worker processes that are killed."""
+"""Tasks and workflows with large payloads, served by worker processes that are killed."""
 
 from __future__ import annotations
 

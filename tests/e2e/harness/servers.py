@@ -61,16 +61,19 @@ class Servers(Fleet):
         self,
         addresses: Sequence[str],
         slots: int = 30,
-        module: str = "harness.flows",
+        module: str | Sequence[str] = "harness.flows",
         queue: str = "",
         release: Release = TREE,
     ) -> EngineProcess:
-        arguments = [module, "--server", ",".join(addresses), "--slots", str(slots)]
+        modules = [module] if isinstance(module, str) else module
+        arguments = [*modules, "--server", ",".join(addresses), "--slots", str(slots)]
         return self._start("worker", ["worker", *arguments, *(["--queue", queue] if queue else [])], {}, release)
 
-    def client(self, file: Path, *arguments: str, release: Release = TREE) -> EngineProcess:
+    def client(
+        self, file: Path, *arguments: str, release: Release = TREE, environment: dict[str, str] | None = None
+    ) -> EngineProcess:
         """A program that imports `perdure`."""
-        return self._spawn(file.stem, [str(release.python), str(file), *arguments], {}, release)
+        return self._spawn(file.stem, [str(release.python), str(file), *arguments], environment or {}, release)
 
     def _start(
         self, name: str, arguments: list[str], environment: dict[str, str], release: Release = TREE

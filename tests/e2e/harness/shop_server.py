@@ -53,7 +53,7 @@ class Watched:
 
 def serve(listener: socket.socket, arguments: dict[str, Any], steps: Steps) -> None:
     watched = Watched(steps)
-    perdure.app.embedded.EngineSettings = lambda: EngineSettings(lease_s=LEASE_S)  # type: ignore
+    perdure.app.embedded.EngineSettings = lambda: EngineSettings(lease_s=LEASE_S, heartbeat_s=LEASE_S / 4)  # type: ignore
     watch_statements(watched)
     watch_starts(watched)
     if arguments.get("starts_behind_the_commit"):

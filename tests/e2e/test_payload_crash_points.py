@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx2
 import pytest
 from harness.proxy import Proxy
 from harness.stop_at import StopAt
+from harness.storm import fetch_rows
+from harness.workloads.payloads import check_references, stored_payloads
 
 from perdure import Client
-from perdure.core.payload_fields import payloads_of
-from perdure.core.payloads import MARK, references_of
-from perdure.engine.payloads import Payloads
-from perdure.engine.settings import EngineSettings
-from perdure.store.payloads import PostgresPayloads
-from perdure.wire.codec import decode_events
+from perdure.core.payloads import MARK
 from tests.cli.live import ROOT
 from tests.cli.processes import Program, free_port, server, started
 from tests.e2e.harness import payload_kills
@@ -35,36 +31,8 @@ LARGE = 500_000
 """Characters: more than a payload may have inline, less than a REST request."""
 
 
-@asynccontextmanager
-async def stored(dsn: str) -> AsyncIterator[Payloads]:
-    store = PostgresPayloads(dsn)
-    await store.open()
-    yield Payloads(store, EngineSettings())
-    await store.close()
-
-
-async def fetched(dsn: str, query: str) -> list[Any]:
-    connection = await asyncpg.connect(dsn)
-    try:
-        return list(await connection.fetch(query))
-    finally:
-        await connection.close()
-
-
 async def counted(dsn: str, table: str) -> int:
-    return int((await fetched(dsn, f"select count(*) from perdure.{table}"))[0][0])
-
-
-async def check_references(dsn: str) -> int:
-    """Every reference of every history can be read. Returns how many there are."""
-    checked = 0
-    async with stored(dsn) as payloads:
-        for row in await fetched(dsn, "select ns, body from perdure.history"):
-            for payload in (p for event in decode_events(row["body"]) for p in payloads_of(event)):
-                for reference in references_of(payload):
-                    await payloads.of(row["ns"]).transfer.fetch(reference)
-                    checked += 1
-    return checked
+    return int((await fetch_rows(dsn, f"select count(*) from perdure.{table}"))[0][0])
 
 
 def killed(program: Program) -> None:
@@ -102,10 +70,10 @@ async def test_a_worker_killed_between_the_upload_of_a_result_and_its_report(dsn
             same, differs = await handle.result(LONG)
     assert same == f"s {payload_kills.LARGE}" and differs == f"2 {payload_kills.LARGE}"
     assert await counted(dsn, "payload") == 3, "the results of both attempts of `differs`, and that of `same` once"
-    async with stored(dsn) as payloads:
+    async with stored_payloads(dsn) as payloads:
         await payloads.sweep(100)
         assert await counted(dsn, "payload") == 3, "it may still be reported"
-        await fetched(dsn, "update perdure.payload set check_at = check_at - interval '1 day 1 minute'")
+        await fetch_rows(dsn, "update perdure.payload set check_at = check_at - interval '1 day 1 minute'")
         await payloads.sweep(100)
         assert await counted(dsn, "payload") == await counted(dsn, "payload_use") == 2
     assert await check_references(dsn) == 2

@@ -1,0 +1,30 @@
+"""The check of an agent's model calls notices a call that was made again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from harness.workloads.agent import Calls, check_calls
+
+KILLED = 1
+FORGED = {
+    "in flight when its process was killed": ("c0 0 1 1\nc0 0 2 2\nc0 1 2 3\n", ""),
+    "of a turn that is over": ("c0 0 1 1\nc0 1 1 2\nc0 0 2 3\n", "went back"),
+    "of a process that lived": ("c0 0 2 1\nc0 0 1 2\nc0 1 2 3\n", "its process lived"),
+    "twice in a process": ("c0 0 2 1\nc0 0 2 2\nc0 1 2 3\n", "its process lived"),
+    "after it was recorded": ("c0 0 1 1\nc0 1 1 2\nc0 1 2 3\n", "made again"),
+}
+
+
+@pytest.mark.parametrize(("lines", "complaint"), FORGED.values(), ids=FORGED)
+def test_the_check_of_calls_notices_a_repeated_one(lines: str, complaint: str, tmp_path: Path) -> None:
+    calls = Calls(tmp_path / "calls")
+    calls.file.write_text(lines)
+    at_kill = Counter({("c0", 1): 1}) if complaint == "made again" else Counter[tuple[str, int]]()
+    if not complaint:
+        assert check_calls(calls, [at_kill], lambda pid, *_: pid == KILLED) == 1
+        return
+    with pytest.raises(AssertionError, match=complaint):
+        check_calls(calls, [at_kill], lambda pid, *_: pid == KILLED)
