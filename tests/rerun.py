@@ -45,6 +45,8 @@ KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed
 
 SLOW_S: Final = 60
 """A test that takes longer is named when it ends."""
+RECORDED_S: Final = 1.0
+"""A test that takes longer is in the record by itself."""
 FILES_SHOWN: Final = 40
 CAUSE_CHARS_MAX: Final = 300
 
@@ -60,10 +62,14 @@ class Recorder:
         self.ids: dict[str, list[str]] = {}
         self.seconds: dict[tuple[str, bool], float] = defaultdict(float)
         """(File, whether its heavy tests) -> time they took."""
+        self.slow: dict[str, float] = {}
+        """Test -> time of its body, if that is long."""
         self.began = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid.partition("::")[0], "heavy" in report.keywords] += report.duration
+        if report.when == "call" and report.duration > RECORDED_S:
+            self.slow[report.nodeid] = report.duration
         if report.failed or report.duration > SLOW_S:
             at = f"{report.duration:.0f} s, ended {(time.monotonic() - self.began) / 60:.1f} min after the beginning"
             print(f"\n{'failed' if report.failed else 'slow'}: {report.nodeid} ({at})", flush=True)
@@ -131,6 +137,7 @@ def _write_record(recorder: Recorder, flaky: list[str], is_recording: bool) -> N
             checkout.entry(file if is_heavy else f"{file} light", FAILED if file in failed else PASSED, took)
             for (file, is_heavy), took in recorder.seconds.items()
         ]
+        entries += [checkout.entry(test, PASSED, took) for test, took in recorder.slow.items()]
     append_entries(entries)
 
 

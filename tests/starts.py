@@ -19,7 +19,7 @@ import pytest
 
 from tests import supervisor
 from tests.supervisor import Found, Supervisor
-from tests.tiers import HEAVY_FIXTURES, LIGHT_FIXTURES, MARK, fixtures_of
+from tests.tiers import LIGHT_FIXTURES, MARK, PROCESS_FIXTURES, fixtures_of
 
 LEFT: Final = 6
 """pytest's exit code when processes outlived the tests. Its own end at 5."""
@@ -139,7 +139,7 @@ class Watch:
         self.started = True
         if self._is_allowed or not (program := EVENTS[event](*args)):
             return
-        needed = HEAVY_FIXTURES if program in SERVERS else (*HEAVY_FIXTURES, *LIGHT_FIXTURES)
+        needed = PROCESS_FIXTURES if program in SERVERS else (*PROCESS_FIXTURES, *LIGHT_FIXTURES)
         if fixtures_of(self.item).isdisjoint(needed):
             self.refused = (
                 f"{self.item.nodeid} starts {program} and has none of the fixtures {', '.join(needed)}. {HELP}"

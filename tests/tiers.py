@@ -1,29 +1,36 @@
 """Which tests run when.
 
-A test is heavy if it uses a heavy fixture: a PostgreSQL, server, browser or cluster of its own. Light
-tests make up the gate (`just check`). Heavy tests run in `just long`, and in a gate that touches their
-folder or draws their file (tools/checks/parts.py). `@pytest.mark.keep` keeps a heavy test in the gate:
-one that stands for its mechanism, or that found what the gate had missed.
+A test is heavy if it uses a heavy fixture: a PostgreSQL, server, browser or cluster of its own. It is
+heavy, too, if it took longer than SLOW_S when `just durations` last wrote down the times. Light tests
+make up the gate (`just check`). Heavy tests run in `just long`, and in a gate that touches their folder
+or draws their file (tools/checks/parts.py). `@pytest.mark.keep` keeps a heavy test in the gate: one
+that stands for its mechanism, or that found what the gate had missed.
 """
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 DURATIONS: Final = ROOT / "tests" / "durations.json"
+SLOW_S: Final = 2.0
+"""Three test processes share two processors when times are recorded, so this is about a second of work."""
 UNKNOWN_S: Final = 30.0
 """Assumed for a file without a recorded time: it starts early."""
 
-HEAVY_FIXTURES: Final = (
+PROCESS_FIXTURES: Final = (
     "processes",  # it starts servers, workers or programs that each import all of Perdure: seconds of processor time
-    "thorough",  # it checks by a longer way what a faster test checks
 )
 """A fixture that starts such processes for its tests, of whatever scope, requests one of these. So this list does not grow with the suite."""
+HEAVY_FIXTURES: Final = (
+    *PROCESS_FIXTURES,
+    "thorough",  # it checks in a longer way what a faster test checks
+)
 LIGHT_FIXTURES: Final = (
     "interpreter",  # it starts Python for less than about a second: a script, an import check, a job
 )
@@ -47,7 +54,14 @@ def fixtures_of(item: pytest.Item) -> set[str]:
 
 
 def is_heavy(item: pytest.Item) -> bool:
-    return not fixtures_of(item).isdisjoint(HEAVY_FIXTURES)
+    return not fixtures_of(item).isdisjoint(HEAVY_FIXTURES) or item.nodeid in read_durations()["slow"]
+
+
+@cache
+def read_durations() -> dict[str, Any]:
+    """`files`: file -> seconds of its light and its heavy tests. `slow`: test -> seconds."""
+    table: dict[str, Any] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    return table
 
 
 def select_and_order(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,10 +88,7 @@ def select_and_order(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def read_seconds(files: set[str], wanted: set[str] | None) -> dict[str, float]:
     """Scope -> seconds of its files. Heavy tests count where they run: in all files if `wanted` is None."""
-    try:
-        table = json.loads(DURATIONS.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        table = {}
+    table = read_durations()["files"]
     seconds: dict[str, float] = {}
     for file in files:
         light, heavy = table.get(file, (UNKNOWN_S, 0.0))

@@ -23,6 +23,8 @@ from tests.fakes.django_project import AFTER, environment, manage
 from tests.fakes.killed_forks import Nursery
 from tests.fakes.waiting import until_sync
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @contextmanager
 def working(dsn: str, directory: Path) -> Iterator[None]:

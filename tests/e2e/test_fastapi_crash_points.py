@@ -28,6 +28,8 @@ from harness.workloads.fastapi import (
 
 from tests.fakes.killed_forks import Nursery
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @contextmanager
 def shop(dsn: str) -> Iterator[tuple[Nursery, psycopg.Connection[Any]]]:

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from unittest import mock
 
-import pytest
 from harness.forked_servers import ForkedServers
 from harness.storm import LEASE_S, SERVERS, Storm, run_storm
 from harness.workloads import all_workloads
@@ -25,7 +24,6 @@ SEED = int(os.environ.get("PERDURE_KILLS_SEED", "0")) or random.SystemRandom().r
 SECONDS = float(os.environ.get("PERDURE_KILLS_S", "20"))
 
 
-@pytest.mark.slow
 async def test_random_kills_under_load_keep_all_invariants(
     durable_cluster: Callable[..., PrivateCluster], tmp_path: Path
 ) -> None:

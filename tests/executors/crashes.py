@@ -5,7 +5,6 @@ A process without threads forks them: it imports once what they need, so that a 
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import pickle
@@ -33,7 +32,7 @@ CLIENTS = {
 
 def crash(make: Callable[[], Executor], a: Assignment, *, after_s: float | None, point: str = "") -> bool:
     """As agents.crash. `make` is pickled."""
-    forks = _forks()
+    forks = start_forks()
     assert forks.stdin is not None and forks.stdout is not None
     request = pickle.dumps((dict(os.environ), make, a, after_s, point))
     forks.stdin.write(SIZE.pack(len(request)) + request)
@@ -44,16 +43,16 @@ def crash(make: Callable[[], Executor], a: Assignment, *, after_s: float | None,
 
 
 @cache
-def _forks() -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
+def start_forks() -> subprocess.Popen[bytes]:
+    """The process that forks, the same for all tests."""
+    return subprocess.Popen(
         [sys.executable, "-m", "tests.executors.crashes"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    atexit.register(_end, process)
-    return process
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.communicate(timeout=120)
+def end_forks() -> None:
+    start_forks().communicate(timeout=120)
+    start_forks.cache_clear()
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from tests.executors.gate import Gate
 
 
 @pytest.fixture(autouse=True)
-def _crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _crashes(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "crash", crashes.crash)
 
 

@@ -15,7 +15,7 @@ from tests.executors.kubernetes_jobs import KubernetesJobs
 
 
 @pytest.fixture(autouse=True)
-def _crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _crashes(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "crash", crashes.crash)
 
 

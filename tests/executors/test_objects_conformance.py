@@ -22,7 +22,7 @@ ALL = os.environ.get("PERDURE_OBJECTS") == "all"
 
 
 @pytest.fixture(autouse=True)
-def _crashes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _crashes(forks: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if not ALL and request.cls is not TestInDirectory and request.node.originalname not in SHORT:
         pytest.skip("the long form: PERDURE_OBJECTS=all")
     monkeypatch.setattr(conformance, "crash", crashes.crash)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tools.checks import changes, long, quick, record
+from tools.checks import changes, durations, long, quick, record
 from tools.checks.gate import Plan, describe_plan
 from tools.checks.long import Part, Result, describe_results, group_test_files
 from tools.checks.parts import (
@@ -160,6 +162,79 @@ def test_long_names_its_slowest_and_failed_parts() -> None:
     assert "13 parts in 10.0 min, 3 had passed before" in text
     assert "p11" in text and "  p1\n" not in text
     assert "Failed: bad. Run it again with `just long 'bad'`." in text
+
+
+def test_durations_replace_known_times_file_by_file() -> None:
+    store, retry = "tests/store/test_locks.py", "tests/core/test_retry.py"
+    known = {
+        "files": {store: [1.0, 2.0], "tests/gone.py": [1, 1]},
+        "slow": {f"{store}::a": 9.0, "tests/gone.py::b": 9.0},
+    }
+    recorded = {
+        store: 5.0,
+        f"{store} light": 3.0,
+        f"{store}::c": 4.0,
+        f"{store}::d": 1.5,
+        f"{retry} light": 2.0,
+        "mypy": 70.0,
+    }
+    assert durations.merge_durations(known, recorded) == {
+        "files": {retry: [2.0, 0.0], store: [3.0, 5.0]},
+        "slow": {f"{store}::c": 4.0},
+    }
+
+
+def test_gate_times_do_not_clear_slow_tests() -> None:
+    """They did not run."""
+    store = "tests/store/test_locks.py"
+    known = {"files": {store: [1.0, 2.0]}, "slow": {f"{store}::a": 9.0}}
+    assert durations.merge_durations(known, {f"{store} light": 3.0})["slow"] == {f"{store}::a": 9.0}
+
+
+TIERS = """
+import pytest
+
+@pytest.fixture(scope="session")
+def processes():
+    pass
+
+@pytest.fixture
+def server(processes):
+    pass
+
+def test_light(): pass
+def test_slow(): pass
+def test_heavy(server): pass
+@pytest.mark.keep
+def test_kept(server): pass
+"""
+CONFTEST = """
+from pathlib import Path
+from tests import tiers
+tiers.DURATIONS = Path(__file__).with_name("durations.json")
+def pytest_addoption(parser): tiers.add_options(parser)
+def pytest_collection_modifyitems(config, items): tiers.select_and_order(config, items)
+"""
+
+
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--tier=gate"], "test_light test_kept"),
+        (["--tier=gate", "--with-heavy=test_tiers.py"], "test_light test_slow test_heavy test_kept"),
+        ([], "test_light test_slow test_heavy test_kept"),
+    ],
+)
+def test_tier_follows_from_fixtures_and_times(tmp_path: Path, options: list[str], expected: str) -> None:
+    (tmp_path / "test_tiers.py").write_text(TIERS)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n keep:\n heavy:\n")
+    (tmp_path / "durations.json").write_text('{"files": {}, "slow": {"test_tiers.py::test_slow": 9.0}}')
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *options, "test_tiers.py"]
+    lean = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(record.ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=lean, capture_output=True, text=True, check=True)
+    assert re.findall(r"::(\w+) PASSED", done.stdout) == expected.split()
 
 
 def git(at: Path, *words: str) -> str:

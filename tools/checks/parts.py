@@ -17,7 +17,7 @@ from typing import Final
 from tools.checks.record import ROOT, Entry
 
 DURATIONS: Final = ROOT / "tests" / "durations.json"
-"""Seconds of each test file: of its light tests and of its heavy ones. `just durations` writes it."""
+"""Recorded seconds, as tests/tiers.py reads them. `just durations` writes it."""
 WORKERS: Final = 3
 """Processes of pytest-xdist side by side: most tests wait for processes and timers."""
 SLICE_S: Final = 120
@@ -71,7 +71,7 @@ class Durations:
 
 
 def read_durations() -> Durations:
-    table: dict[str, list[float]] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    table: dict[str, list[float]] = json.loads(DURATIONS.read_text(encoding="utf-8"))["files"]
     known = {file: times for file, times in table.items() if (ROOT / file).exists()}
     return Durations(
         {file: light for file, (light, _) in known.items()},
