@@ -47,6 +47,7 @@ def test_what_a_page_shows_is_what_is_printed(page: Path, cli: Cli) -> None:
             assert not expected.strip() or matches(expected, actual), f"line {block.line}: `{command}` prints\n{actual}"
 
 
+@pytest.mark.keep
 def test_commands_on_all_pages_exist() -> None:
     with Failures() as failures:
         for page in all_pages():

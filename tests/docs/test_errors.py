@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
 from perdure.core.errors import error_classes
 from perdure.server import error_guide
 from tests.cli.live import perdure as command
@@ -36,6 +38,7 @@ def test_every_code_of_a_class_is_explained() -> None:
     assert len(CODES) > 60
 
 
+@pytest.mark.keep
 def test_codes_are_explained_with_messages_of_the_source() -> None:
     with Failures() as failures:
         for code in CODES:

@@ -23,6 +23,7 @@ def generator() -> ModuleType:
     return module
 
 
+@pytest.mark.keep
 @pytest.mark.usefixtures("interpreter")
 def test_generated_pages_are_up_to_date(generator: ModuleType) -> None:
     stale = [name_of(path) for path, text in generator.pages().items() if path.read_text() != text]

@@ -130,6 +130,7 @@ class RandomWorld(World):
         raise AssertionError("the run does not end")
 
 
+@pytest.mark.keep
 @pytest.mark.parametrize("forgets", ["never", "before"])
 def test_whatever_a_flow_did_is_taken_back_when_it_fails_or_is_cancelled(forgets: Any) -> None:
     ends: dict[str, int] = {}

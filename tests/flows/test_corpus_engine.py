@@ -95,6 +95,7 @@ def test_an_input_that_does_not_fit_is_refused_before_anything_is_written(bench:
         bench.play(REFUSED, crashing=False)
 
 
+@pytest.mark.keep
 def test_nothing_is_torn_or_left_in_the_database_after_all_that(bench: Bench) -> None:
     """Whatever cases came before, and these at least."""
     for name in (

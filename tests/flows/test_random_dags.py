@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
@@ -40,11 +41,13 @@ START_US = 1_700_000_000_000_000
 CODE = "task_failed"
 
 
+@pytest.mark.keep
 def test_random_dags_end_as_the_reference_says() -> None:
     for seed in range(EXAMPLES):
         check(make(seed), through_decider)
 
 
+@pytest.mark.keep
 def test_a_retried_run_comes_to_what_it_would_have_come_to_without_failures() -> None:
     for seed in range(EXAMPLES // 3):
         check(without_second_thoughts(make(seed)), through_retries)

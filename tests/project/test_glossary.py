@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from perdure.cli.commands import COMMANDS
 from tests.fakes.failures import Failures
 
@@ -96,6 +98,7 @@ def uses(identifiers: Counter[str]) -> dict[str, Counter[str]]:
     return found
 
 
+@pytest.mark.keep
 def test_retired_words_do_not_come_back() -> None:
     with Failures() as failures:
         for language, names in (("python", identifiers()), ("sql", sql_identifiers())):

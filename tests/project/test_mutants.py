@@ -8,6 +8,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.failures import Failures
 from tests.mutation.mutants import LAYERS, Mutant, all_mutants
 
@@ -25,6 +27,7 @@ def test_no_two_have_one_name() -> None:
     assert [name for name, n in Counter(m.id for m in all_mutants()).items() if n > 1] == []
 
 
+@pytest.mark.keep
 def test_mutants_apply_and_their_tests_are_there() -> None:
     with Failures() as failures:
         for m in all_mutants():

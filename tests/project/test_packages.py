@@ -74,6 +74,7 @@ def test_what_is_touched_inside_is_bounded() -> None:
     assert [name for name in TOUCHED if "<" not in bounds()[name]] == []
 
 
+@pytest.mark.keep
 def test_private_modules_are_imported_of_what_is_touched_only() -> None:
     """What is private changes in any release. asyncpg is not bounded: where its inside has changed, store/arrays.py leaves arrays to the driver."""
     found = {

@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.fakes.failures import Failures
 
 ROOT: Final = Path(__file__).parents[2]
@@ -256,6 +258,7 @@ COUNTS: Final = {
 }
 
 
+@pytest.mark.keep
 def test_counts_are_at_most_their_ceilings() -> None:
     with Failures() as failures:
         for what, ceiling in CEILINGS.items():

@@ -556,6 +556,7 @@ def check(world: UndoWorld, exact: bool) -> None:
         assert undos == [line.task for line in lines][::-1]
 
 
+@pytest.mark.keep
 @pytest.mark.parametrize(
     "kinds", [["do", "together", "map", "sleep", "hurry", "try"], ["do", "together", "map", "scope", "try", "hurry"]]
 )
