@@ -45,7 +45,7 @@ KINDS: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed
 
 SLOW_S: Final = 60
 """A test that takes longer is named when it ends."""
-RECORDED_S: Final = 1.0
+RECORDED_S: Final = 0.8
 """A test that takes longer is in the record by itself."""
 FILES_SHOWN: Final = 40
 CAUSE_CHARS_MAX: Final = 300
