@@ -13,7 +13,7 @@ FORGED = {
     "in flight when its process was killed": ("c0 0 1 1\nc0 0 2 2\nc0 1 2 3\n", ""),
     "of a turn that is over": ("c0 0 1 1\nc0 1 1 2\nc0 0 2 3\n", "went back"),
     "of a process that lived": ("c0 0 2 1\nc0 0 1 2\nc0 1 2 3\n", "its process lived"),
-    "twice in a process": ("c0 0 2 1\nc0 0 2 2\nc0 1 2 3\n", "its process lived"),
+    "twice in a process": ("c0 0 1 1\nc0 0 1 2\nc0 1 2 3\n", "twice"),
     "after it was recorded": ("c0 0 1 1\nc0 1 1 2\nc0 1 2 3\n", "made again"),
 }
 

@@ -37,7 +37,7 @@ ALWAYS = Retry(1000, delay="10ms", max_delay="50ms")
 def noted(conversation: str, turn: int) -> None:
     """On disk before the model answers: no crash of this process hides a call."""
     file = os.open(os.environ[CALLS], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.write(file, f"{conversation} {turn} {os.getpid()} {time.monotonic():.3f}\n".encode())
+    os.write(file, f"{conversation} {turn} {os.getpid()} {time.monotonic():.6f}\n".encode())
     os.fsync(file)
     os.close(file)
 

@@ -12,6 +12,7 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,8 @@ from perdure.wire.codec import decode_events
 from tests.fakes.waiting import busy, until
 
 CONVERSATIONS = 3
+OWN, SERVED = "c", "s"
+"""How names of conversations begin: whose engine is in the process that calls the model, and whose engine is a server."""
 SCRIPT = Path(agent_kills.__file__)
 KILLS_MIN = 2
 """Of the engine, and of the worker that the servers have."""
@@ -110,7 +113,8 @@ def check_calls(calls: Calls, recorded_at_kills: Sequence[Counter[Turn]], excuse
         callers[conversation, turn].append((pid, at))
     assert callers.keys() == {(conversation, turn) for conversation in last for turn in range(last[conversation] + 1)}
     for key, found in callers.items():
-        for (pid, at), (_, again_at) in zip(found, found[1:], strict=False):
+        for (pid, at), (again, again_at) in pairwise(found):
+            assert again != pid or key[0].startswith(SERVED), f"an engine called the model twice for {key}: {found}"
             assert excuses(pid, at, again_at), f"{key} was repeated although its process lived: {found}"
     final = calls.counts()
     for at_kill in recorded_at_kills:
@@ -132,7 +136,7 @@ class AgentEngine(Group):
         return self._storm.fleet.client(SCRIPT, *words, environment={NAMED: "engine"})
 
     async def aim(self, randomness: random.Random) -> None:
-        await self._load.moment("c", self._storm.kills[self.name], randomness)
+        await self._load.moment(OWN, self._storm.kills[self.name], randomness)
 
     async def _kill_one(self, one: EngineProcess) -> None:
         await super()._kill_one(one)
@@ -150,7 +154,7 @@ class AgentWorker(Group):
         return self._storm.fleet.worker(self._storm.fleet.addresses, module="harness.agent_kills")
 
     async def aim(self, randomness: random.Random) -> None:
-        await self._load.moment("s", self._storm.kills[self.name], randomness)
+        await self._load.moment(SERVED, self._storm.kills[self.name], randomness)
 
     async def _kill_one(self, one: EngineProcess) -> None:
         await super()._kill_one(one)
@@ -225,13 +229,12 @@ class AgentLoad(Quiet):
         return f"{len(self.calls.made())} calls, {repeated} of them repeated"
 
     def _excuses(self, pid: int, at: float, again_at: float) -> bool:
-        """Its process was killed, or the server of a worker that lives; or an engine was too slow to keep its session."""
+        """Its process was killed in between, or the server of a worker; or that server was too slow to keep its session."""
+
+        def was_killed(pid: int) -> bool:
+            return at <= self._storm.died.get(pid, 0.0) <= again_at
+
         fleet = self._storm.fleet.engines
         (mine,) = (one for one in fleet if one.process.pid == pid)
-        if pid in self._storm.died or SESSION_LOST in mine.err.read_text():
-            return True
-        return WORKER in mine.err.name and any(
-            at <= self._storm.died.get(one.process.pid, 0.0) <= again_at or SESSION_LOST in one.err.read_text()
-            for one in fleet
-            if SERVER in one.err.name
-        )
+        servers = (one for one in fleet if SERVER in one.err.name and WORKER in mine.err.name)
+        return was_killed(pid) or any(was_killed(s.process.pid) or SESSION_LOST in s.err.read_text() for s in servers)
