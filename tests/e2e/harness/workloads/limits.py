@@ -58,6 +58,7 @@ class Limits(Quiet):
         assert max(peaks.values()) == limited.LIMIT, {k: v for k, v in peaks.items() if v > limited.LIMIT}
         assert len(peaks) == limited.KEYS
         assert executions >= self._started * TASKS_PER_RUN
+        assert storm.kills["server"] and storm.kills["worker"]
         return f"{self._started} runs, {executions} executions, highest {max(peaks.values())}"
 
 
@@ -69,7 +70,7 @@ async def _ended(handle: object) -> None:
 
 
 async def _only_living_sessions(storm: Storm) -> bool:
-    return await count(storm.dsn, "select count(*) from perdure.engine_session") <= storm.engines
+    return await count(storm.dsn, "select count(*) from perdure.engine_session") == storm.engines
 
 
 async def _no_slot_without_a_living_holder(dsn: str) -> bool:
