@@ -205,9 +205,16 @@ class Group(Target):
         for one in self.processes:
             await self._kill_one(one)
 
-    async def _kill_one(self, one: EngineProcess) -> None:
+    async def stop(self) -> None:
+        for one in self.processes:
+            self._check_alive(one)
+
+    def _check_alive(self, one: EngineProcess) -> None:
         code = one.process.poll()
         assert code is None, f"{self.name} ended by itself with {code}:\n{one.err.read_text()[-3000:]}"
+
+    async def _kill_one(self, one: EngineProcess) -> None:
+        self._check_alive(one)
         await asyncio.to_thread(one.kill)
         self._storm.killed(self.name, one.process.pid)
 

@@ -145,6 +145,7 @@ class LibraryWorker(Group):
         return self._storm.fleet.client(WORKER, environment=known)
 
     async def stop(self) -> None:
+        await super().stop()
         (one,) = self.processes
         assert await asyncio.to_thread(drained, one, STOP_S) == 0, one.err.read_text()
         assert "Traceback" not in one.err.read_text(), one.err.read_text()
