@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import os
-import runpy
 import signal
-import socket
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from harness.fleet import EngineProcess
 from harness.servers import PATHS, TREE, Release, Servers
-from perdure.cli.main import main
-from tests.fakes.killed_forks import KilledFork, Nursery, Steps
+from tests.fakes.killed_forks import KilledFork, Nursery
 
-PROGRAMS = "harness.forked_servers:run_program"
-
-
-def run_program(listener: socket.socket, arguments: dict[str, Any], steps: Steps) -> None:
-    listener.close()
-    for number, file in enumerate(arguments["files"], 1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
-    os.environ.clear()
-    os.environ.update(arguments["environment"])
-    sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
-    sys.argv = arguments["words"]
-    try:
-        main() if sys.argv[0] == "perdure" else runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        sys.stdout.flush()
-        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+PROGRAMS = "harness.forked_program:run_program"
 
 
 class ForkedProcess:
