@@ -15,9 +15,7 @@ from perdure.store.schedules import PostgresSchedules
 from perdure.wire.codec import decode_events
 from tests.fakes.waiting import until
 
-SCHEDULES = 20
-LEAD_S = 5
-"""Before the first nominal time, for all schedules to be there."""
+SCHEDULES, SECONDS_MIN = 20, 10
 FIRES = (
     "select s.name, (extract(epoch from f.nominal_at) * 1000000)::bigint as at, f.run_id, f.outcome "
     "from perdure.schedule_fire f join perdure.schedule s on s.id = f.schedule_id order by f.nominal_at"
@@ -33,25 +31,25 @@ class Schedules(Quiet):
         """Intervals, and cron expressions with seconds, of a known span."""
         self._dsn = storm.dsn
         self._expected: dict[str, list[int]] = {}
-        """All nominal times of each schedule."""
-        seconds = max(int(storm.seconds) - LEAD_S, LEAD_S)
+        """All nominal times of each schedule: those after it was put."""
+        seconds = max(int(storm.seconds), SECONDS_MIN)
         store = PostgresSchedules(storm.dsn)
         await store.open()
         try:
-            first = (await store.clock_us() // 1_000_000 + LEAD_S) * 1_000_000
+            first = await store.clock_us() // 1_000_000 * 1_000_000
             last = first + seconds * 1_000_000
-            puts = []
+            new = []
             for i in range(SCHEDULES):
                 when: dict[str, object] = {"every": "1s"} if i % 2 else {"cron": f"*/{1 + i // 2 % 3} * * * * *"}
                 span = {"start": datetime_of(first).isoformat(), "end": datetime_of(last).isoformat()}
                 spec = parse_spec(
                     {**when, **span, "overlap": "allow", "missed": "all", "jitter": "500ms" if i % 5 == 4 else None}
                 )
-                new = ScheduleRequest(name=f"s{i}", workflow="chain", input=b'{"length":2}', spec=spec)
-                puts.append(store.put(1, new, "test"))
-                self._expected[new.name] = between(spec, {}, first, last, 10 * seconds)
-            await asyncio.gather(*puts)
-            assert await store.clock_us() < first, f"the schedules were not there within {LEAD_S} s"
+                new.append(ScheduleRequest(name=f"s{i}", workflow="chain", input=b'{"length":2}', spec=spec))
+            for one, (put, _) in zip(
+                new, await asyncio.gather(*(store.put(1, one, "test") for one in new)), strict=True
+            ):
+                self._expected[one.name] = between(one.spec, {}, put.created_us + 1, last, seconds)
         finally:
             await store.close()
 
