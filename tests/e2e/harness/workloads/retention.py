@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.aged import days_ago
+from harness.fleet import count
 from harness.old_runs import fill
 from harness.storm import Quiet, Storm, Target, fetch_rows
 from perdure import task, workflow
@@ -27,6 +28,8 @@ from tests.fakes.waiting import until
 
 RUNS, DAYS, LEASE_S = 600, 2, 0.5
 KILLS_MIN = 3
+CLAIMS = "select coalesce(sum(epoch), 0) from perdure.retention_job"
+"""Of jobs, by engines. The first engine of a job creates it with an epoch."""
 SCRIPT = Path(__file__).parents[1] / "exporter.py"
 SLOWLY = ("--part-runs", "100", "--page-runs", "20", "--share", "0.5")
 
@@ -55,8 +58,13 @@ class Exporter(Target):
         if self.is_done:
             return
         words = ("--dsn", self._storm.dsn, "--url", self._load.url, "--lease", str(LEASE_S), *SLOWLY)
+        before = await count(self._storm.dsn, CLAIMS)
         one = self._storm.fleet.client(SCRIPT, *words)
-        await until(lambda: "ready" in one.out.read_text(), "the exporter is ready")
+
+        async def is_at_work() -> bool:
+            return await count(self._storm.dsn, CLAIMS) > before or one.process.poll() is not None
+
+        await until(is_at_work, "the exporter is at work")
         with suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(one.process.wait, randomness.uniform(0.05, 1.2))
         assert one.process.poll() in (None, 0), one.err.read_text()
