@@ -34,6 +34,8 @@ UP_S = STRIKE_S = LOAD_S = SETTLE_S = 180.0
 """Nothing takes so long, but for a machine that is far too busy."""
 REST_S = 60.0
 BLACKOUT = "blackout"
+CRASH_LOOPS = ("crash_loop:", "quarantined:")
+"""How the reason of a run begins that is stuck because its workers, or its engines, died."""
 EXTENSION = 5
 """A storm lasts at most so many times as long, until every workload was hit."""
 
@@ -74,6 +76,8 @@ class Workload(Protocol):
     name: str
     serves: Sequence[str]
     """Modules that the workers of the fleet import."""
+    loops: Sequence[str]
+    """Workflows whose runs are so long at work that kills may make them look like a crash loop."""
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:
         """Before the first server starts. Returns the processes that only this workload has."""
@@ -98,6 +102,7 @@ class Workload(Protocol):
 
 class Quiet:
     serves: Sequence[str] = ()
+    loops: Sequence[str] = ()
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:
         return ()
@@ -312,7 +317,7 @@ async def _settle(storm: Storm, workloads: Sequence[Workload], loads: Sequence[a
     storm.calm.set()
     storm.threatened.set()
     await asyncio.gather(*loads)
-    await _resume_stuck(storm)
+    await _resume_looped(storm, workloads)
     await asyncio.gather(*(storm.guarded(one.name, one.settle(storm), SETTLE_S) for one in workloads))
     await at_rest(storm.dsn, REST_S)
     if await count(storm.dsn, "select count(*) from perdure.run_queue"):
@@ -321,10 +326,15 @@ async def _settle(storm: Storm, workloads: Sequence[Workload], loads: Sequence[a
         await storm.guarded(target.name, target.stop(), SETTLE_S)
 
 
-async def _resume_stuck(storm: Storm) -> None:
-    """A run that was in CODE_CRASHES_MAX killed processes in a row is stuck, as it should be: an operator resumes it."""
-    for row in await fetch_rows(storm.dsn, "select run_id::text as run from perdure.run_queue where halted"):
-        await (await storm.client.get(row["run"])).resume()
+async def _resume_looped(storm: Storm, workloads: Sequence[Workload]) -> None:
+    """Runs that were in too many killed processes in a row are stuck, as they should be: an operator resumes them."""
+    loops = {workflow for one in workloads for workflow in one.loops}
+    halted = "select run_id::text as run, workflow, stuck from perdure.run_queue where halted"
+    for row in await fetch_rows(storm.dsn, halted):
+        if row["workflow"] in loops and (row["stuck"] or "").startswith(CRASH_LOOPS):
+            await (await storm.client.get(row["run"])).resume()
+        else:
+            storm.note("stuck", f"{dict(row)}")
 
 
 async def fetch_rows(dsn: str, query: str, *arguments: Any) -> list[asyncpg.Record]:
