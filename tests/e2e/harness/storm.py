@@ -304,12 +304,19 @@ async def _black_out(storm: Storm) -> None:
     """For a while no engine lives."""
     storm.blackouts += 1
     engines = [target for target in storm.targets if target.engines]
-    async with AsyncExitStack() as stack:
-        for target in engines:
-            await stack.enter_async_context(target.lock)
-        await asyncio.gather(*(target.kill() for target in engines))
-        await storm.passes(DARK_S)
-        await asyncio.gather(*(target.start() for target in engines))
+    engines.sort(
+        key=lambda target: target.every_s, reverse=True
+    )  # who is struck most often waits for the others the shortest
+    for target in engines:
+        await target.lock.acquire()
+    await asyncio.gather(*(target.kill() for target in engines))
+    await storm.passes(DARK_S)
+    await asyncio.gather(*(_start_again(target) for target in engines))
+
+
+async def _start_again(target: Target) -> None:
+    await target.start()
+    target.lock.release()
 
 
 async def _settle(storm: Storm, workloads: Sequence[Workload], loads: Sequence[asyncio.Task[Any]]) -> None:
