@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import asyncpg
 
@@ -70,47 +70,33 @@ class Target:
         """At rest: end the processes, and check how they end."""
 
 
-class Workload(Protocol):
-    """What is done while processes are killed, and what must hold afterwards. `Quiet` has the parts that most do not need."""
+class Workload:
+    """What is done while processes are killed, and what must hold afterwards."""
 
-    name: str
-    serves: Sequence[str]
+    name = ""
+    serves: Sequence[str] = ()
     """Modules that the workers of the fleet import."""
-    loops: Sequence[str]
+    loops: Sequence[str] = ()
     """Workflows whose runs are so long at work that kills may make them look like a crash loop."""
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:
         """Before the first server starts. Returns the processes that only this workload has."""
-        ...
+        return ()
 
     async def load(self, storm: Storm) -> None:
         """Until `storm.calm` is set."""
-        ...
+        await storm.calm.wait()
 
     async def is_hit(self) -> bool:
         """Whether a kill has hit this workload at work. Until then the storm goes on."""
-        ...
+        return True
 
     async def settle(self, storm: Storm) -> None:
         """No process is killed any more: wait for what was accepted, and end what waits."""
-        ...
 
     async def check(self, storm: Storm) -> str:
         """At rest. Raises AssertionError, or returns what was seen."""
-        ...
-
-
-class Quiet:
-    serves: Sequence[str] = ()
-    loops: Sequence[str] = ()
-
-    async def prepare(self, storm: Storm) -> Sequence[Target]:
-        return ()
-
-    async def is_hit(self) -> bool:
-        return True
-
-    async def settle(self, storm: Storm) -> None: ...
+        raise NotImplementedError
 
 
 @dataclass

@@ -20,7 +20,7 @@ import msgspec
 from harness import agent_kills
 from harness.agent_kills import CALLS, NAMED
 from harness.fleet import EngineProcess
-from harness.storm import Group, Quiet, Storm, Target, fetch_rows
+from harness.storm import Group, Storm, Target, Workload, fetch_rows
 from perdure.core import events as ev
 from perdure.wire.codec import decode_events
 from tests.fakes.waiting import busy, until
@@ -161,7 +161,7 @@ class AgentWorker(Group):
         await self._load.note_recorded()
 
 
-class AgentLoad(Quiet):
+class AgentLoad(Workload):
     name = "agent"
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:

@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 
 from harness.held import held
-from harness.storm import Quiet, Storm, Target, fetch_rows
+from harness.storm import Storm, Target, Workload, fetch_rows
 from perdure import Perdure
 from perdure.engine.api.bulk_work import ACTED_AT_ONCE
 from tests.fakes.waiting import until
@@ -29,7 +29,7 @@ PAGE = 2 * ACTED_AT_ONCE
 OWNER = "select owner from perdure.bulk_job where status in ('pending', 'running') and reason = 'test'"
 
 
-class BulkLoad(Quiet):
+class BulkLoad(Workload):
     name = "bulk"
     serves = ("harness.held",)
 

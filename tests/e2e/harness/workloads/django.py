@@ -21,7 +21,7 @@ import psycopg
 from harness.fleet import EngineProcess
 from harness.forked import Forked, Visitor, send_request
 from harness.servers import drained
-from harness.storm import Group, Quiet, Storm, Target, fetch_rows
+from harness.storm import Group, Storm, Target, Workload, fetch_rows
 from perdure.core.events import RunStarted
 from perdure.wire.codec import decode_events
 from tests.fakes.django_project import AFTER, environment, manage
@@ -151,7 +151,7 @@ class LibraryWorker(Group):
         assert "Traceback" not in one.err.read_text(), one.err.read_text()
 
 
-class DjangoLibrary(Quiet):
+class DjangoLibrary(Workload):
     name = "django"
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:

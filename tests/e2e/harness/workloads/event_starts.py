@@ -16,7 +16,7 @@ import msgspec
 
 from harness.event_started import over, told
 from harness.fleet import count
-from harness.storm import Quiet, Storm, fetch_rows
+from harness.storm import Storm, Workload, fetch_rows
 from perdure import Client
 from perdure.core.errors import PerdureError
 from perdure.core.events import RunStarted
@@ -41,7 +41,7 @@ class Decided:
     tries: int
 
 
-class EventStarts(Quiet):
+class EventStarts(Workload):
     name = "event starts"
     serves = ("harness.event_started",)
 

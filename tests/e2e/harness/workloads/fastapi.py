@@ -18,7 +18,7 @@ from uuid import UUID
 import psycopg
 
 from harness.forked import Forked, Visitor, send_request
-from harness.storm import Quiet, Storm, Target, fetch_rows
+from harness.storm import Storm, Target, Workload, fetch_rows
 from perdure.core.events import SignalReceived
 from perdure.wire.codec import decode_events
 from tests.fakes.killed_forks import Nursery
@@ -172,7 +172,7 @@ def check_effects(orders: list[Any], database: psycopg.Connection[Any]) -> None:
     assert database.execute("select balance_cents from customers").fetchone() == (CENTS - paid,)
 
 
-class FastApiShop(Quiet):
+class FastApiShop(Workload):
     name = "fastapi"
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness import limited
 from harness.fleet import count
-from harness.storm import Quiet, Storm, Target
+from harness.storm import Storm, Target, Workload
 from perdure.core.errors import PerdureError
 from tests.fakes.waiting import until
 
@@ -21,7 +21,7 @@ ORPHANED = """select count(*) from perdure.flow_control_slot s where not exists 
   select from perdure.task_queue t join perdure.engine_session e on e.id = t.owner where t.id = s.holder and e.expires_at > now())"""
 
 
-class Limits(Quiet):
+class Limits(Workload):
     name = "limits"
     serves = ("harness.limited",)
     loops = ("limited_load",)

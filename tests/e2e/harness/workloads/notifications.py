@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook
 
 from harness.failing import fails_now, works_now
 from harness.fleet import count
-from harness.storm import Quiet, Storm, Target, fetch_rows
+from harness.storm import Storm, Target, Workload, fetch_rows
 from perdure.core.api import notifications as acts
 from perdure.core.api.notifications import PutNotificationRule
 from perdure.core.application_limits import NOTIFY_AT_ONCE_MAX
@@ -37,7 +37,7 @@ RULES = (("failed", ["*"], ["run.failed"]), ("ends", ["fails_now"], ["run.failed
 IDS_MIN = 20
 
 
-class Notifications(Quiet):
+class Notifications(Workload):
     name = "notifications"
     serves = ("harness.failing",)
 

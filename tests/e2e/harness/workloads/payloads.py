@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from harness.fleet import count
-from harness.storm import Quiet, Storm, fetch_rows
+from harness.storm import Storm, Workload, fetch_rows
 from perdure.core.errors import PerdureError
 from perdure.core.payload_fields import payloads_of
 from perdure.core.payloads import references_of
@@ -25,7 +25,7 @@ SWEPT = 1_000
 USED = "select count(*) from (select distinct ns, store, sha256 from perdure.payload_use) u"
 
 
-class LargePayloads(Quiet):
+class LargePayloads(Workload):
     name = "payloads"
     serves = ("tests.e2e.harness.payload_kills",)
 

@@ -17,7 +17,7 @@ from typing import Any
 from harness.aged import days_ago
 from harness.fleet import count
 from harness.old_runs import fill
-from harness.storm import Quiet, Storm, Target, fetch_rows
+from harness.storm import Storm, Target, Workload, fetch_rows
 from perdure import task, workflow
 from perdure.core import ids
 from perdure.exports.archive import Archive
@@ -78,7 +78,7 @@ class Exporter(Target):
         self.engines = 0
 
 
-class RetentionLoad(Quiet):
+class RetentionLoad(Workload):
     name = "retention"
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:
@@ -94,9 +94,6 @@ class RetentionLoad(Quiet):
         assert len(self._before) == RUNS + 3
         self._exporter = Exporter(self, storm)
         return (self._exporter,)
-
-    async def load(self, storm: Storm) -> None:
-        await storm.calm.wait()
 
     async def is_hit(self) -> bool:
         return self._exporter.is_done or self._exporter.kills >= KILLS_MIN

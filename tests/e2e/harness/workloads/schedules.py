@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from harness.fleet import count
-from harness.storm import Quiet, Storm, fetch_rows
+from harness.storm import Storm, Workload, fetch_rows
 from perdure.core import events as ev
 from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.durations import datetime_of
@@ -23,7 +23,7 @@ FIRES = (
 CHAINS = "select run_id from perdure.run where workflow = 'chain'"
 
 
-class Schedules(Quiet):
+class Schedules(Workload):
     name = "schedules"
     serves = ("harness.flows",)
 
