@@ -77,7 +77,7 @@ class Workload:
     serves: Sequence[str] = ()
     """Modules that the workers of the fleet import."""
     loops: Sequence[str] = ()
-    """Workflows whose runs are so long at work that kills may make them look like a crash loop."""
+    """Workflows whose engines are killed so often that their runs may look like the cause of it."""
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:
         """Before the first server starts. Returns the processes that only this workload has."""

@@ -174,6 +174,7 @@ def check_effects(orders: list[Any], database: psycopg.Connection[Any]) -> None:
 
 class FastApiShop(Workload):
     name = "fastapi"
+    loops = ("fulfil",)
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:
         self._database = storm.stack.enter_context(psycopg.connect(storm.dsn, autocommit=True))

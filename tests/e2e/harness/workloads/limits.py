@@ -24,7 +24,6 @@ ORPHANED = """select count(*) from perdure.flow_control_slot s where not exists 
 class Limits(Workload):
     name = "limits"
     serves = ("harness.limited",)
-    loops = ("limited_load",)
 
     async def prepare(self, storm: Storm) -> Sequence[Target]:
         self._started, self._intervals = 0, storm.directory / "intervals.jsonl"
