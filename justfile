@@ -169,6 +169,10 @@ ui-install:
 ui-build: ui-install
     npm --prefix ui run --silent build
 
+# Unit tests of the web UI.
+ui-test: ui-install
+    npm --prefix ui run --silent test
+
 # Format, lint, types and unit tests of the web UI, and the size of what a browser loads first.
 ui-check: ui-build
     npm --prefix ui run --silent check

@@ -114,12 +114,14 @@ def test_quick_ranks_the_mirror_before_importers() -> None:
         "tests/core/test_other.py": "from perdure.core import ids, retry",
         "tests/e2e/test_runs.py": "from perdure.core.retry import settle",
         "tests/e2e/test_none.py": "from perdure.core import ids",
+        "tests/core/test_ids.py": "from perdure.core import ids",
     }
     near = quick.rank_tests(["src/perdure/core/retry.py"], tests)
     assert near == {
         "tests/core/test_retry.py": quick.NAMED,
         "tests/core/test_other.py": quick.MIRRORED,
         "tests/e2e/test_runs.py": quick.IMPORTS,
+        "tests/core/test_ids.py": quick.IN_LAYER,
     }
 
 

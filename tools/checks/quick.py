@@ -1,8 +1,8 @@
 """`just quick [PATH...]`: lint, and the tests nearest to what changed, within a minute.
 
 Without a path, the files changed since HEAD count, or those of HEAD's commit if the tree is clean.
-Tests are near if their name shares the module's name or if they import it. Recorded times decide how
-many of them fit; heavy tests never run here.
+Tests are near if their name shares the module's name, if they import it or if they test its layer.
+Recorded times decide how many of them fit. Heavy tests never run here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TESTS_S_MAX: Final = 40.0
 UNKNOWN_S: Final = 5.0
 SIDE_BY_SIDE_S: Final = 8.0
 """From here on a second process is worth its start."""
-NAMED, MIRRORED, IMPORTS, IN_FOLDER = 0, 1, 2, 3
+NAMED, MIRRORED, IMPORTS, IN_FOLDER, IN_LAYER = 0, 1, 2, 3, 4
 """How near a test file is."""
 ABOUT_TEXT: Final = ("docs", "tools", "examples", "proto", "README.md", "CHANGELOG.md")
 TEXT_TESTS: Final = ("tests/docs/", "tests/project/")
@@ -67,8 +67,8 @@ def find_near_source(path: Path, tests: dict[str, str]) -> Iterator[tuple[str, i
             yield file, NAMED if is_mirror else MIRRORED
         elif imported.search(text):
             yield file, MIRRORED if is_mirror else IMPORTS
-        elif is_mirror and name.rstrip("s") in Path(file).stem:
-            yield file, IN_FOLDER
+        elif is_mirror:
+            yield file, IN_FOLDER if name.rstrip("s") in Path(file).stem else IN_LAYER
 
 
 def choose_tests(near: dict[str, int], seconds: dict[str, float]) -> list[str]:
@@ -92,10 +92,14 @@ def main(paths: list[str]) -> int:
     changed = [str(Path(path).resolve().relative_to(ROOT)) for path in paths] or list_uncommitted()
     if not run_recipe("lint").is_passed:
         return 1
+    if any(path.startswith("ui/") for path in changed) and not run_recipe("ui-test").is_passed:
+        return 1
     light = read_durations().light
     near = rank_tests(changed, read_tests())
     chosen = choose_tests(near, light)
     if not chosen:
+        if any(path.startswith("ui/") for path in changed):
+            return 0
         print(f"No test is near {', '.join(changed[:5])}. Run `just check` before you commit.")
         return 0
     left_out = f", {len(near) - len(chosen)} more don't fit into a minute" if len(near) > len(chosen) else ""
