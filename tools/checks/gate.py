@@ -61,8 +61,7 @@ def describe_plan(plan: Plan) -> str:
     for title, parts in (("touched", plan.touched), ("drawn", plan.drawn)):
         lines += [f"  {title}: {part}" for part in parts]
     if plan.left_out:
-        lines.append(f"Touched, but over {TOUCHED_S_MAX} s together: run `just long` for these parts.")
-        lines += [f"  left out: {part}" for part in plan.left_out]
+        lines.append(f"Touched, but over {TOUCHED_S_MAX} s together, so left to `just long`: {' '.join(plan.left_out)}")
     return "\n".join(lines)
 
 
