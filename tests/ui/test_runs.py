@@ -30,7 +30,7 @@ def open_run(admin: Visit, run: str, query: str = "") -> Page:
 @pytest.mark.keep
 def test_a_run_is_started_from_the_form_and_watched_to_its_end(shop: Site, admin: Visit) -> None:
     page = admin.page("/runs")
-    page.get_by_role("button", name="Start run").click()
+    page.locator("header").get_by_role("button", name="Start run").click()
     dialog = page.get_by_role("dialog", name="Start run")
     dialog.get_by_label("Workflow").select_option("talk")
     dialog.get_by_label("lines").fill("20")
