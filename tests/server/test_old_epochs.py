@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import asyncpg
+
 from perdure import Client, task, workflow
 from perdure.core.retry import End
 from perdure.core.work import Report
@@ -56,3 +60,26 @@ async def test_an_attempt_that_no_worker_has_is_found_and_counts_as_lost(dsn: st
             call.cancel()  # else it may get the next attempt as well
             async with worker(s.address, queues=["epochs"]):
                 assert await handle.result("3m") == 6
+
+
+async def test_an_attempt_whose_row_is_being_written_belongs_to_no_other_engine(dsn: str) -> None:
+    """Its worker is lost in this moment. The row would then count as running under a living engine, and its run would wait for ever."""
+    holder = await asyncpg.connect(dsn)
+    async with server(dsn) as s, Client(s.address), Access(addresses=(s.address,)).channel(s.address) as channel:
+        call = channel.stream_stream(protocol.CONNECT)()
+        hello = protocol.Hello(b"\x09" * 16, "gone", "h", 1, "x", 1, [("epochs", "epoch_step")], {}, [])
+        await call.write(protocol.encode_up(protocol.Up(hello=hello)))
+        engine = s.api.engine
+        async with worker(s.address, queues=["default"]):
+            handle = await old_epochs.start(7)
+            async with holder.transaction():
+                await holder.execute("lock table perdure.task_queue in exclusive mode")
+                await until(lambda: any(f.row for f in engine.attempts.flights.values()))
+                call.cancel()
+                tokens = [(*key, f.assignment.attempt) for key, f in engine.attempts.flights.items()]
+                losing = asyncio.create_task(engine.worker_lost(tokens))
+                await asyncio.wait([losing], timeout=0.5)
+            await losing
+            async with worker(s.address, queues=["epochs"]):
+                assert await handle.result("3m") == 7
+    await holder.close()

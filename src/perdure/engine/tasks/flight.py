@@ -50,7 +50,12 @@ class Flight(msgspec.Struct, gc=False):
     @property
     def has_written_row(self) -> bool:
         """Whether its row can be asked for. The commit that hands its run back may be the one that writes it."""
-        return self.row and (self.deferred is None or not self.deferred.is_waiting)
+        return self.row and not self.may_be_writing_row and (self.deferred is None or not self.deferred.is_waiting)
+
+    @property
+    def may_be_writing_row(self) -> bool:
+        """Whether its run, which this engine has, is writing something: perhaps the row."""
+        return self.row and self.run is not None and (self.run.writing or bool(self.run.pending))
 
     def run_leaves(self, phase: Leaving) -> None:
         """The end of the attempt is a message to its run from now on."""

@@ -8,6 +8,7 @@ an engine is silent           -> `settle_lost`, for the reaper
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Final
@@ -30,6 +31,9 @@ log = logging.getLogger("perdure.engine")
 
 ORPHANED_MAX: Final = 10_000
 """Attempts without a row that workers brought along; of what is over that, a success is not recorded."""
+
+ROW_WAIT_S: Final = 10.0
+ROW_POLL_S: Final = 0.02
 
 
 class LostWorkers:
@@ -63,6 +67,7 @@ class LostWorkers:
 
     async def _elsewhere(self, attempts: list[Attempt]) -> set[tuple[bytes, int]]:
         """Which of these attempts now belong to another engine: the worker that was here took them along."""
+        await self._wait_for_rows(attempts)
         rows = {
             ids.derive(run_id, ids.TASK, seq): (run_id, seq)
             for run_id, seq, attempt in attempts
@@ -72,6 +77,20 @@ class LostWorkers:
             return set()
         mine = await self._store.still_mine(self._session.id, list(rows))
         return {key for task_id, key in rows.items() if task_id not in mine}
+
+    async def _wait_for_rows(self, attempts: list[Attempt]) -> None:
+        """A row that is still being written would look like one that another engine has."""
+        try:
+            async with asyncio.timeout(ROW_WAIT_S):
+                while any(  # noqa: ASYNC110 - a lost worker is rare, and a commit has no event
+                    f.may_be_writing_row for run_id, seq, _ in attempts if (f := self._attempts.get(run_id, seq))
+                ):
+                    await asyncio.sleep(ROW_POLL_S)
+        except TimeoutError:
+            log.warning(
+                "rows of a lost worker's attempts were not written within %g s; these attempts count as lost",
+                ROW_WAIT_S,
+            )
 
     async def presented(self, ns: int, attempts: list[Attempt]) -> list[Attempt]:
         """A worker came with running attempts. Returns those that nothing waits for any more."""
