@@ -32,7 +32,7 @@ from perdure.sdk.definitions import Task, Workflow
 from perdure.store import partitions
 from perdure.store.connections import connect
 from perdure.store.migrate import migrate
-from tests import shared_server, starts, supervisor, tiers
+from tests import shared_server, shared_work, starts, supervisor, tiers
 from tests.shared_server import FAST
 
 TEMPLATE = "perdure_template"
@@ -89,6 +89,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_configure(config: pytest.Config) -> None:
     starts.install(config)
+    shared_work.install()
     if not SHARED_CLUSTER:
         shared_server.share_with_test_env()
     # Jobs of one process of tests are not found by another.

@@ -11,7 +11,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from perdure.localpg.cluster import PrivateCluster
+import psycopg
+from psycopg import sql
+
+from perdure.localpg.cluster import FILE_COPY_SINCE, PrivateCluster, StopMode
 from perdure.testing import database
 from tests import starts, supervisor
 
@@ -20,10 +23,40 @@ FAST: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": 
 MEMORY: Final = Path("/dev/shm")
 MEMORY_BYTES_MIN: Final = 6 << 30
 _lock = Lock()
-_started: list[PrivateCluster] = []
+_started: list[SharedCluster] = []
 
 
-def start_shared() -> PrivateCluster:
+class SharedCluster(PrivateCluster):
+    """Makes and drops databases over one connection: createdb and dropdb take three times as long, and thousands of tests call them."""
+
+    _connection: psycopg.Connection | None = None
+
+    def create_database(self, name: str, *, template: str | None = None) -> str:
+        connection = self._connect()
+        statement = sql.SQL("create database {}").format(sql.Identifier(name))
+        if template:
+            statement += sql.SQL(" template {}").format(sql.Identifier(template))
+            if connection.info.server_version // 10_000 >= FILE_COPY_SINCE:
+                statement += sql.SQL(" strategy file_copy")
+        connection.execute(statement)
+        return self.dsn(name)
+
+    def drop_database(self, name: str) -> None:
+        self._connect().execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        super().stop(mode)
+
+    def _connect(self) -> psycopg.Connection:
+        if self._connection is None:
+            self._connection = psycopg.connect(self.dsn("postgres"), autocommit=True)
+        return self._connection
+
+
+def start_shared() -> SharedCluster:
     with _lock:
         if not _started:
             _started.append(_start())
@@ -49,7 +82,7 @@ def find_memory() -> Path | None:
         return None
 
 
-def _start() -> PrivateCluster:
+def _start() -> SharedCluster:
     memory = find_memory()
     within = supervisor.directory_in(memory) if memory else None
     directory = Path(tempfile.mkdtemp(prefix="test-", dir=within)).resolve()
@@ -57,7 +90,7 @@ def _start() -> PrivateCluster:
     # Tests connect thousands of times, and a password costs both sides milliseconds of processor time each time.
     trusting = directory / "pg_hba.conf"
     trusting.write_text("host all all 127.0.0.1/32 trust\n")
-    server = PrivateCluster(directory / "pg", settings=FAST | {"hba_file": str(trusting)})
+    server = SharedCluster(directory / "pg", settings=FAST | {"hba_file": str(trusting)})
     with starts.watch.allowed(), _outside_of_tests():
         server.start()
     return server
