@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -47,6 +48,10 @@ def delays(port: int) -> dict[str, list[bool]]:
     """Of this process's connections with a TCP port at either end: whether the system holds small packets back (Nagle)."""
     found: dict[str, list[bool]] = {"accepted": [], "made": []}
     for name in os.listdir("/proc/self/fd"):
+        # Only of a socket: a copy of another descriptor would stay open, since socket() refuses to take it over.
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
             if sock.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
