@@ -32,7 +32,10 @@ def run(directory: Path, *tests: str, args: tuple[str, ...] = ()) -> tuple[int, 
     for number, text in enumerate(tests):
         (directory / f"test_{number}.py").write_text(text)
     command = [sys.executable, str(SCRIPT), "-q", "-p", "no:cacheprovider", *args]
-    lean = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    lean = os.environ | {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PERDURE_CHECKS_RECORD": str(directory / "record.jsonl"),
+    }
     done = subprocess.run(command, cwd=directory, env=lean, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout
 
