@@ -59,7 +59,10 @@ class Program:
 
     def stop(self, number: int = signal.SIGINT, within_s: float = 20.0) -> int:
         self.process.send_signal(number)
-        return self.process.wait(within_s)
+        code = self.process.wait(within_s)
+        if code:
+            print(self.rest())  # pytest shows it if that fails the test
+        return code
 
     def rest(self) -> str:
         out = []

@@ -75,7 +75,7 @@ async def lively(seconds: float) -> str:
 
 @workflow
 async def neighbours() -> list[str]:
-    return list(await asyncio.gather(lively(3.0), hogs(2.0)))
+    return list(await asyncio.gather(lively(5.0), hogs(4.0)))
 
 
 async def test_a_task_that_blocks_the_loop_times_out_neither_itself_nor_its_neighbour(

@@ -97,6 +97,8 @@ async def test_a_migration_gives_way_to_a_server_that_it_waits_for_crosswise(dsn
     directory = with_one_more(tmp_path, CROSSWISE)
     server, watch = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
     try:
+        # On a slow machine it would look for the deadlock before the migration has given way.
+        await server.execute("set deadlock_timeout = '1min'")
         transaction = server.transaction()
         await transaction.start()
         await server.execute("lock table perdure.inbox in row exclusive mode")
