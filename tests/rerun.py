@@ -29,8 +29,8 @@ DEFAULTS: Final = {
     "PERDURE_BULK_RUNS": "500",
 }
 """Long soaks have a short form here; a variable sets another."""
-SIDE_BY_SIDE: Final = ("-q", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Most tests wait for processes and timers: three at a time, file by file."""
+SIDE_BY_SIDE: Final = ("-q", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Most tests wait for processes and timers: four at a time, file by file."""
 
 RERUNS_MAX: Final = 40
 """More failures than this are no accident of the machine: none of them is run again."""

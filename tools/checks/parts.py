@@ -18,7 +18,7 @@ from tools.checks.record import ROOT, Entry
 
 DURATIONS: Final = ROOT / "tests" / "durations.json"
 """Recorded seconds, as tests/tiers.py reads them. `just durations` writes it."""
-WORKERS: Final = 3
+WORKERS: Final = 4
 """Processes of pytest-xdist side by side: most tests wait for processes and timers."""
 SLICE_S: Final = 120
 """Wall time that a gate gives to its slice."""
