@@ -99,7 +99,7 @@ report-red url:
 compile:
     uv run python -m compileall -q -j 0 src tests
 
-# Tests, three files at a time. A failed test runs once more alone, and is listed as flaky if it passes then.
+# Tests, four files at a time. A failed test runs once more alone, and is listed as flaky if it passes then.
 test *args:
     uv run python tests/rerun.py --side-by-side {{args}}
 

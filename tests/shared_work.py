@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterable
 from functools import cache
 from types import SimpleNamespace
@@ -18,9 +19,22 @@ FIRST_OWN_OID: Final = 16_384
 def install() -> None:
     # Else each connection asks for TLS first, for which asyncpg makes a context.
     os.environ.setdefault("PGSSLMODE", "disable")
-    # Each HTTP client would read all certificates that the system trusts: a quarter of a test of the REST API.
-    httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
+    _share_certificates()
     _share_types()
+
+
+def _share_certificates() -> None:
+    """Each HTTP client would read all certificates that the system trusts: a quarter of a test of the REST API."""
+    make = httpcore2.default_ssl_context
+
+    @cache
+    def made(file: str | None, directory: str | None, trust_env: bool) -> ssl.SSLContext:
+        return make(_trust_env=trust_env)
+
+    def default_ssl_context(*, _trust_env: bool = True) -> ssl.SSLContext:
+        return made(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"), _trust_env)
+
+    httpcore2.default_ssl_context = default_ssl_context
 
 
 def _share_types() -> None:

@@ -18,8 +18,8 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 DURATIONS: Final = ROOT / "tests" / "durations.json"
-SLOW_S: Final = 1.2
-"""Three test processes share two processors when times are recorded, so this is about half a second of work."""
+SLOW_S: Final = 1.0
+"""Four test processes share two processors when times are recorded, so this is about half a second of work."""
 UNKNOWN_S: Final = 30.0
 """Assumed for a file without a recorded time: it starts early."""
 

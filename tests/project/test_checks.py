@@ -176,7 +176,7 @@ def test_durations_replace_known_times_file_by_file() -> None:
         store: 5.0,
         f"{store} light": 3.0,
         f"{store}::c": 4.0,
-        f"{store}::d": 1.1,
+        f"{store}::d": 0.9,
         f"{retry} light": 2.0,
         "mypy": 70.0,
     }

@@ -81,5 +81,5 @@ async def test_an_attempt_whose_row_is_being_written_belongs_to_no_other_engine(
                 await asyncio.wait([losing], timeout=0.5)
             await losing
             async with worker(s.address, queues=["epochs"]):
-                assert await handle.result("3m") == 7
+                assert await handle.result("1m") == 7
     await holder.close()

@@ -22,7 +22,7 @@ WORKERS: Final = 4
 """Processes of pytest-xdist side by side: most tests wait for processes and timers."""
 SLICE_S: Final = 120
 """Wall time that a gate gives to its slice."""
-TOUCHED_S_MAX: Final = 120
+TOUCHED_S_MAX: Final = 60
 """Wall time that a gate gives to touched folders. It names the parts left out, for `just long`."""
 
 RECIPES: Final = {

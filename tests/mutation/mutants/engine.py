@@ -15,9 +15,16 @@ MUTANTS = [
     Mutant(
         "attempts-of-a-run-that-leaves-are-asked-for-too-early",
         "engine/tasks/flight.py",
-        "return self.row and (self.deferred is None or not self.deferred.is_waiting)",
-        "return self.row",
+        " and (self.deferred is None or not self.deferred.is_waiting)",
+        "",
         "engine/test_run_control.py",
+    ),
+    Mutant(
+        "attempts-are-asked-for-while-their-rows-are-written",
+        "engine/tasks/flight.py",
+        "return self.row and self.run is not None and (self.run.writing or bool(self.run.pending))",
+        "return False",
+        "server/test_old_epochs.py::test_an_attempt_whose_row_is_being_written_belongs_to_no_other_engine",
     ),
     Mutant(
         "runs-children-not-stopped",
