@@ -1,8 +1,8 @@
 """Run pytest, and each failed test a second time alone. A test that then passes is flaky and doesn't fail the run.
 
 Usage: `python tests/rerun.py [--side-by-side] [--record] PYTEST-ARGUMENTS...`. With `--record` each file's result and time go
-to the record of checks. Flaky tests always do, with the seed that repeats their examples. The last line printed is pytest's
-closing line, corrected by the second runs.
+to the record of checks when its last test has ended, so that a run that is stopped keeps them. Flaky tests always do, with the
+seed that repeats their examples. The last line printed is pytest's closing line, corrected by the second runs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tools.checks.record import FAILED, FLAKY, PASSED, append_entries, read_checkout  # noqa: E402 - after the path
+from tools.checks.record import FAILED, FLAKY, KEEP, LIGHT, PASSED, WHOLE, append_entries, read_checkout  # noqa: E402 - after the path
 
 DEFAULTS: Final = {
     "PYTEST_TIMEOUT": "600",  # of pytest-timeout: a test that takes longer hangs, it fails, and the rest runs
@@ -57,7 +58,8 @@ class Recorder:
     Names a failed or slow test at once, with its cause and the time since the beginning: a run may be cut off.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_recording: bool) -> None:
+        self._checkout = read_checkout() if is_recording else None
         self.failures: dict[str, list[str]] = {}
         self.ids: dict[str, list[str]] = {}
         self.seconds: dict[tuple[str, bool], float] = defaultdict(float)
@@ -65,9 +67,25 @@ class Recorder:
         self.slow: dict[str, float] = {}
         """Test -> time of its body, if that is long."""
         self.began = time.monotonic()
+        self._left: Counter[str] = Counter()
+        """File -> tests that have not ended."""
+        self._is_whole = True
+        self._with_heavy: set[str] = set()
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self._is_whole = config.getoption("tier", "all") == "all"
+        self._with_heavy = set(config.getoption("with_heavy", ()))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._left = self._left or Counter(file_of(item.nodeid) for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        self._left = self._left or Counter(map(file_of, ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid.partition("::")[0], "heavy" in report.keywords] += report.duration
+        file = file_of(report.nodeid)
+        self.seconds[file, "heavy" in report.keywords] += report.duration
         if report.when == "call" and report.duration > RECORDED_S:
             self.slow[report.nodeid] = report.duration
         if report.failed or report.duration > SLOW_S:
@@ -78,6 +96,37 @@ class Recorder:
             print(f"  {getattr(crash, 'message', '')[:CAUSE_CHARS_MAX]}", flush=True)
             sections = [f"-- {title}\n{text}" for title, text in report.sections]
             self.failures.setdefault(report.nodeid, []).append("\n".join([report.longreprtext, *sections]))
+        if report.when == "teardown":
+            self._left[file] -= 1
+            if not self._left[file] and not self._failed_in(file):
+                self._write([file], PASSED)
+
+    def _failed_in(self, file: str) -> list[str]:
+        return [test for test in self.failures if file_of(test) == file]
+
+    def write_rest(self, flaky: Iterable[str]) -> None:
+        """Files with failures, once these have run again."""
+        passed = set(flaky)
+        files = {file_of(test) for test in self.failures}
+        failed = {file for file in files if not passed.issuperset(self._failed_in(file))}
+        self._write(failed, FAILED)
+        self._write(files - failed, PASSED)
+
+    def _write(self, files: Iterable[str], result: str) -> None:
+        if self._checkout is None:
+            return
+        for file in files:
+            times = {is_heavy: took for (name, is_heavy), took in self.seconds.items() if name == file}
+            parts = {self._name_part(file, is_heavy): took for is_heavy, took in times.items()}
+            parts |= {test: took for test, took in self.slow.items() if file_of(test) == file}
+            if self._is_whole:
+                parts[file + WHOLE] = sum(times.values())
+            append_entries(self._checkout.entry(part, result, took) for part, took in parts.items())
+
+    def _name_part(self, file: str, is_heavy: bool) -> str:
+        if not is_heavy:
+            return file + LIGHT
+        return file if self._is_whole or file in self._with_heavy else file + KEEP
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"{FILES_SHOWN} slowest files")
@@ -105,10 +154,11 @@ def main(args: list[str]) -> int:
     args = [*first, *(argument for argument in args if argument not in ("--record", "--side-by-side"))]
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    recorder, began = Recorder(), time.monotonic()
+    recorder, began = Recorder(is_recording), time.monotonic()
     code = int(pytest.main(args, plugins=[recorder]))
     flaky = _rerun_failed(recorder) if code in (pytest.ExitCode.TESTS_FAILED, LEFT) else []
-    _write_record(recorder, flaky, is_recording)
+    _record_flaky(flaky)
+    recorder.write_rest(flaky)
     if code not in (pytest.ExitCode.TESTS_FAILED, LEFT):
         return code
     if flaky:
@@ -126,19 +176,14 @@ def _rerun_failed(recorder: Recorder) -> list[str]:
     return [test for test, outputs in recorder.failures.items() if _passes_alone(test, "\n".join(outputs), deadline)]
 
 
-def _write_record(recorder: Recorder, flaky: list[str], is_recording: bool) -> None:
-    if not flaky and not is_recording:
-        return
-    checkout, seed = read_checkout(), os.environ.get("PERDURE_HYPOTHESIS_SEED", "")
-    entries = [checkout.entry(test, FLAKY, 0, seed) for test in flaky]
-    failed = {test.partition("::")[0] for test in recorder.failures if test not in flaky}
-    if is_recording:
-        entries += [
-            checkout.entry(file if is_heavy else f"{file} light", FAILED if file in failed else PASSED, took)
-            for (file, is_heavy), took in recorder.seconds.items()
-        ]
-        entries += [checkout.entry(test, PASSED, took) for test, took in recorder.slow.items()]
-    append_entries(entries)
+def _record_flaky(flaky: list[str]) -> None:
+    if flaky:
+        checkout, seed = read_checkout(), os.environ.get("PERDURE_HYPOTHESIS_SEED", "")
+        append_entries(checkout.entry(test, FLAKY, 0, seed) for test in flaky)
+
+
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _passes_alone(test: str, first: str, deadline: float) -> bool:

@@ -12,11 +12,9 @@ import pytest
 
 from tools.checks import changes, durations, long, quick, record
 from tools.checks.gate import Plan, describe_plan
-from tools.checks.long import Part, Result, describe_results, group_test_files
+from tools.checks.long import Result, describe_results
 from tools.checks.parts import (
     SLICE_S,
-    WORKERS,
-    Durations,
     draw_slice,
     fill,
     list_touched,
@@ -131,18 +129,12 @@ def test_quick_chooses_cheap_tests_that_fit(monkeypatch: pytest.MonkeyPatch) -> 
     assert quick.choose_tests(near, {"slow": 9.0, "cheap": 2.0, "named": 6.0}) == ["named", "cheap"]
 
 
-def test_long_groups_hold_every_test_file_once() -> None:
-    listed = [file for part in group_test_files(read_durations()) for file in part.files]
-    root = record.ROOT
-    assert sorted(listed) == sorted(
-        str(file.relative_to(root)) for file in (root / "tests").rglob("test_*.py") if "node_modules" not in file.parts
+def test_long_holds_recipes_and_every_test_file() -> None:
+    parts = long.list_parts()
+    assert len(set(parts)) == len(parts)
+    assert {"mypy", "coverage", "tests/project/test_checks.py", "tests/executors/ray/test_ray_conformance.py"} < set(
+        parts
     )
-
-
-def test_long_splits_a_folder_by_recorded_time() -> None:
-    seconds = dict.fromkeys(next(group_test_files(Durations({}, {}))).files, long.GROUP_S_MAX * WORKERS)
-    groups = [part for part in group_test_files(Durations(seconds, {})) if set(part.files) & set(seconds)]
-    assert len(groups) == len(seconds) and all(len(part.files) == 1 for part in groups)
 
 
 def test_long_skips_parts_passed_on_this_tree(own_record: Path) -> None:
@@ -153,13 +145,17 @@ def test_long_skips_parts_passed_on_this_tree(own_record: Path) -> None:
             entry("wheel", 1),
             entry("wheel", 2, FAILED),
             entry("coverage", 1, FLAKY),
+            entry("tests/test_a.py whole", 1),
+            entry("tests/test_b.py", 1),
+            entry("tests/test_b.py light", 1),
+            entry("tests/test_c.py whole", 1, FAILED),
         ]
     )
-    assert long.list_done(record.Checkout("c", "t")) == {"mypy", "coverage"}
+    assert long.list_done(record.Checkout("c", "t")) == {"mypy", "coverage", "tests/test_a.py"}
 
 
 def test_long_names_its_slowest_and_failed_parts() -> None:
-    results = [Result(Part(f"p{n}"), PASSED, float(n)) for n in range(12)] + [Result(Part("bad"), FAILED, 1.0)]
+    results = [Result(f"p{n}", PASSED, float(n)) for n in range(12)] + [Result("bad", FAILED, 1.0)]
     text = describe_results(results, 3, 600)
     assert "13 parts in 10.0 min, 3 had passed before" in text
     assert "p11" in text and "  p1\n" not in text
@@ -175,6 +171,8 @@ def test_durations_replace_known_times_file_by_file() -> None:
     recorded = {
         store: 5.0,
         f"{store} light": 3.0,
+        f"{store} whole": 8.0,
+        f"{retry} keep": 8.0,
         f"{store}::c": 4.0,
         f"{store}::d": 0.9,
         f"{retry} light": 2.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -81,3 +82,19 @@ def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     assert code == 1
     assert "41 tests failed, more than 40: none is run again." in output
     assert closing_line(output) == "41 failed"
+
+
+def recorded(directory: Path) -> dict[str, str]:
+    lines = (directory / "record.jsonl").read_text().splitlines()
+    return {entry["part"]: entry["result"] for entry in map(json.loads, lines)}
+
+
+def test_files_of_a_stopped_run_are_on_record(tmp_path: Path) -> None:
+    run(tmp_path, GOOD, "import os\ndef test_stops():\n    os._exit(1)\n", args=("--record",))
+    assert recorded(tmp_path) == {"test_0.py light": "passed", "test_0.py whole": "passed"}
+
+
+def test_files_of_a_parallel_run_are_on_record(tmp_path: Path) -> None:
+    run(tmp_path, GOOD, BROKEN, args=("--record", "-p", "xdist", "-n", "2", "--dist", "loadfile"))
+    found = recorded(tmp_path)
+    assert found["test_0.py whole"] == "passed" and found["test_1.py whole"] == "failed"

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.tiers import SLOW_S
 from tools.checks.parts import DURATIONS
-from tools.checks.record import PASSED, ROOT, read_record
+from tools.checks.record import KEEP, LIGHT, PASSED, ROOT, WHOLE, read_record
 
 
 def merge_durations(known: dict[str, Any], recorded: Mapping[str, float]) -> dict[str, Any]:
@@ -23,12 +23,12 @@ def merge_durations(known: dict[str, Any], recorded: Mapping[str, float]) -> dic
     files: dict[str, list[float]] = dict(known["files"])
     slow: dict[str, float] = dict(known["slow"])
     for part, seconds in recorded.items():
-        name, _, tier = part.partition(" ")
-        if "::" in part or not name.startswith("tests/"):
+        name = part.removesuffix(LIGHT)
+        if "::" in part or not name.startswith("tests/") or part.endswith((KEEP, WHOLE)):
             continue
         times = files.setdefault(name, [0.0, 0.0])
-        files[name] = [seconds, times[1]] if tier == "light" else [times[0], seconds]
-        if tier != "light":  # slow tests are heavy
+        files[name] = [times[0], seconds] if name == part else [seconds, times[1]]
+        if name == part:  # slow tests are heavy
             slow = {test: took for test, took in slow.items() if not test.startswith(f"{name}::")}
     slow |= {part: seconds for part, seconds in recorded.items() if "::" in part and seconds > SLOW_S}
     exists = {file for file in files if (ROOT / file).is_file()}

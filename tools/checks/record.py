@@ -18,6 +18,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PASSED, FAILED, FLAKY = "passed", "failed", "flaky"
+LIGHT, KEEP, WHOLE = " light", " keep", " whole"
+"""After the name of a test file: which of its tests ran. Nothing: its heavy ones."""
 LINES_MAX: Final = 20_000
 """The record keeps its newer half when it grows beyond this."""
 
@@ -25,7 +27,7 @@ LINES_MAX: Final = 20_000
 @dataclass(frozen=True)
 class Entry:
     part: str
-    """A recipe, a test file or, for a flaky test, its pytest ID."""
+    """A recipe, a test file, with LIGHT, KEEP or WHOLE after it, or the ID of a slow or flaky test."""
     result: str
     seconds: float
     commit: str
