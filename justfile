@@ -103,6 +103,10 @@ compile:
 test *args:
     uv run python tests/rerun.py --side-by-side {{args}}
 
+# Servers, workers and engines killed at random under ten workloads. Nothing else may be at work on the machine.
+kills:
+    uv run python tests/rerun.py -q tests/e2e/test_kills.py
+
 # Line and branch coverage of core, flows and engine by their own tests; the floor is in pyproject.toml.
 coverage:
     uv run coverage run tests/rerun.py -q --durations=0 --durations-min=5 --hypothesis-profile=coverage {{prepend("--ignore=", untraced)}} {{traced}}

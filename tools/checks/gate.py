@@ -17,6 +17,7 @@ from typing import Final
 
 from tools.checks.changes import list_changes
 from tools.checks.parts import (
+    ALONE,
     TOUCHED_S_MAX,
     Durations,
     draw_slice,
@@ -31,7 +32,7 @@ from tools.checks.record import ROOT, Checkout, append_entries, read_checkout, r
 FIRST: Final = ("lint", "types", "compile", "ui-build")
 """Run side by side before the tests: two answer within seconds, and the tests need the other two."""
 BESIDE: Final = ("contracts", "wheel-core")
-"""Run beside the tests, one after the other, and then the recipes of the slice."""
+"""Run beside the tests, one after the other, and then the added recipes."""
 STOP_S: Final = 20.0
 
 
@@ -122,7 +123,8 @@ def main() -> int:
     print(describe_plan(plan), flush=True)
     recipes, files = split_parts(plan.added)
     tests = Tests(files)
-    beside = threading.Thread(target=run_beside, args=([*BESIDE, *recipes], tests, outcomes))
+    beside_recipes = [*BESIDE, *(recipe for recipe in recipes if recipe not in ALONE)]
+    beside = threading.Thread(target=run_beside, args=(beside_recipes, tests, outcomes))
     beside.start()
     try:
         code = tests.run()
@@ -130,6 +132,7 @@ def main() -> int:
         tests.stop()
         raise
     beside.join()
+    outcomes += [run_recipe(recipe) for recipe in recipes if recipe in ALONE]
     # rerun.py records each test file by itself.
     append_entries(
         checkout.entry(outcome.recipe, outcome.result, outcome.seconds)

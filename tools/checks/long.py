@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tools.checks.parts import RECIPES
+from tools.checks.parts import ALONE, RECIPES
 from tools.checks.recipes import run_recipe
 from tools.checks.record import (
     FAILED,
@@ -46,7 +46,7 @@ def list_parts() -> list[str]:
 
 def list_test_files() -> list[str]:
     found = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py"))
-    return [file for file in found if "node_modules" not in file]
+    return [file for file in found if "node_modules" not in file and file not in ALONE.values()]
 
 
 def run_recipes(names: Sequence[str], checkout: Checkout) -> list[Result]:

@@ -33,8 +33,11 @@ RECIPES: Final = {
     "protobuf6-wire": 33.0,
     "coverage": 360.0,
     "mutate-sample": 60.0,
+    "kills": 180.0,
 }
 """Recipes that only the long tier runs, with their seconds."""
+ALONE: Final = {"kills": "tests/e2e/test_kills.py"}
+"""Recipe -> the test file that it runs. Its processes need both processors, so nothing runs beside it."""
 
 TOUCHED: Final[dict[str, tuple[str, ...]]] = {
     "ui/": ("ui-check", "tests/ui/"),
@@ -52,6 +55,8 @@ TOUCHED: Final[dict[str, tuple[str, ...]]] = {
     "src/perdure/cli/": ("tests/cli/",),
     "proto/": ("protobuf6-wire", "tests/wire/"),
     "deploy/": ("tests/deploy/",),
+    "tests/e2e/harness/": ("kills",),
+    "tests/e2e/test_kills": ("kills",),
     "packages/": ("wheel",),
     "pyproject.toml": ("wheel", "protobuf6-wire"),
     "uv.lock": ("wheel", "protobuf6-wire"),
@@ -66,7 +71,8 @@ class Durations:
 
     def parts(self) -> dict[str, float]:
         """Every part of the long tier -> wall seconds it adds to a gate with all its workers busy."""
-        heavy = {file: seconds / WORKERS for file, seconds in self.heavy.items() if seconds}
+        alone = set(ALONE.values())
+        heavy = {file: seconds / WORKERS for file, seconds in self.heavy.items() if seconds and file not in alone}
         return RECIPES | heavy
 
 
