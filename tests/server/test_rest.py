@@ -555,6 +555,7 @@ def test_every_route_names_exactly_one_need() -> None:
             assert need not in (Permission.READ, None, PUBLIC), (method, path)
 
 
+@pytest.mark.keep
 async def test_a_stranger_gets_in_nowhere(dsn: str) -> None:
     async with live(dsn, keys=True) as api:
         for route in guarded_routes():
@@ -598,6 +599,7 @@ async def raw(api: Live, path: str, body: bytes, **headers: str) -> httpx2.Respo
     return await api.http.post(path, content=body, headers={"content-type": "application/json", **headers})
 
 
+@pytest.mark.keep
 async def test_a_body_is_bounded_and_sane(api: Live) -> None:
     path = "/workflows/rest_sum/runs"
     big = await raw(api, path, b'{"input": "' + b"x" * BODY_BYTES_MAX + b'"}')
