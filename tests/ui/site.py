@@ -80,9 +80,11 @@ class Site:
         )
 
     def _start(self, name: str, *arguments: str, **more: str) -> None:
+        environment = {**self.environment, **more}
+        environment.pop("PYTEST_CURRENT_TEST", None)  # it is the site's, also where a test starts it again
         with (self.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [PROGRAM, *arguments], env={**self.environment, **more}, cwd=ROOT, stdout=log, stderr=log
+                [PROGRAM, *arguments], env=environment, cwd=ROOT, stdout=log, stderr=log
             )
 
     def kill(self, name: str) -> None:
