@@ -23,7 +23,7 @@ WAIT_MS = 60_000
 """For what a page is to show: other tests share the machine."""
 expect.set_options(timeout=WAIT_MS)
 EXPECTED = re.compile(
-    r"the server responded with a status of (401|403|404|409|422|429|503)|ERR_CONNECTION_(REFUSED|RESET)|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED"
+    r"the server responded with a status of (401|403|404|409|422|429|503)|ERR_CONNECTION_(REFUSED|RESET)|ERR_SOCKET_NOT_CONNECTED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_CONTENT_LENGTH_MISMATCH"
 )
 """Lines that Chromium itself writes for answers that a test provokes."""
 
