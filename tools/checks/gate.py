@@ -132,7 +132,8 @@ def main() -> int:
         tests.stop()
         raise
     beside.join()
-    outcomes += [run_recipe(recipe) for recipe in recipes if recipe in ALONE]
+    if code == 0 and all(outcome.is_passed for outcome in outcomes):
+        outcomes += [run_recipe(recipe) for recipe in recipes if recipe in ALONE]
     # rerun.py records each test file by itself.
     append_entries(
         checkout.entry(outcome.recipe, outcome.result, outcome.seconds)
