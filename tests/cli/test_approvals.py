@@ -234,11 +234,13 @@ def test_after_the_deadline_no_answer_counts(office: Office, style: str, door: s
 @pytest.mark.parametrize(("style", "door"), EVERYWHERE)
 def test_who_it_escalates_to_may_answer_from_then_on(office: Office, style: str, door: str) -> None:
     answer = ANSWERS[door]
-    run = office.ask(style, escalate="3s")
-    began = time.monotonic()
-    assert answer(office, run, "lead", True, 9, "") == (False, "not_assigned")
-    assert _inbox(office, "lead", run) == []
-    assert time.monotonic() - began < 2.5, "the machine is too slow for this test to mean anything"
+    for escalate_s in (3, 12, 48):  # on a busy machine it may escalate before it is asked about
+        began = time.monotonic()
+        run = office.ask(style, escalate=f"{escalate_s}s")
+        early, inbox = answer(office, run, "lead", True, 9, ""), _inbox(office, "lead", run)
+        if time.monotonic() - began < escalate_s:
+            break
+    assert (early, inbox) == ((False, "not_assigned"), [])
     until_sync(lambda: _inbox(office, "lead", run) == ["sign"])
     assert answer(office, run, "lead", True, 9, "")[0] is True
     assert answer(office, run, "ada", True, 8, "")[0] is True
