@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from perdure import Perdure, Signal, wf, workflow
 from tests.fakes.waiting import until
 
@@ -47,6 +49,7 @@ def _text(run_id: bytes) -> str:
     return ids.text(run_id)
 
 
+@pytest.mark.keep
 async def test_a_parent_that_is_loaded_again_does_not_take_a_handover_for_the_result(dsn: str) -> None:
     async with Perdure(dsn) as client:
         handle = await client.start(parent, "1s")

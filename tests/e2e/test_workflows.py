@@ -637,6 +637,7 @@ async def relay(left: int, log: list[str]) -> list[str]:
     return log
 
 
+@pytest.mark.keep
 async def test_a_run_that_continues_as_new_is_one_run_to_those_outside(client: Perdure) -> None:
     """The handle follows it, messages follow it, and no signal is lost, doubled or out of order on the way."""
     handle = await relay.options(key="relay").start(9, [])

@@ -206,6 +206,7 @@ def service_caller() -> Any:
     return Caller(EMBEDDED, "default", "sdk")
 
 
+@pytest.mark.keep
 async def test_a_run_that_is_pinned_is_queried_in_its_version_only(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "QUERY_WORKER_WAIT_S", 0.1)
     old, new = version("1", "pinned"), version("2", "pinned")
