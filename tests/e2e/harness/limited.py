@@ -10,7 +10,8 @@ import time
 from perdure import Limit, Retry, task, workflow
 from tests.fakes.waiting import busy
 
-KEYS = 50
+KEYS = 10
+"""So few, and tasks so long, that each key is at its limit even on a machine that is busy with kills."""
 LIMIT = 3
 PATH = os.environ.get("PERDURE_TEST_INTERVALS", "")
 _file = os.open(PATH, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if PATH else -1
@@ -49,5 +50,5 @@ async def _held(key: int, number: int, seconds: float) -> int:
 @workflow
 async def limited_load(first: int, count: int) -> int:
     held = (limited_held, limited_held_too)
-    steps = [held[n // KEYS % 2](n % KEYS, n, 0.01 + (n * 7919 % 40) / 1000) for n in range(first, first + count)]
+    steps = [held[n // KEYS % 2](n % KEYS, n, 0.2 + (n * 7919 % 40) / 66) for n in range(first, first + count)]
     return len(await asyncio.gather(*steps))

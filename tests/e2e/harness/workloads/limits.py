@@ -1,4 +1,4 @@
-"""50 keys with a limit of 3 each, under load: no key ever has more than 3 at work, and no slot outlives its holder."""
+"""Ten keys with a limit of 3 each, under load: no key ever has more than 3 at work, and no slot outlives its holder."""
 
 from __future__ import annotations
 
