@@ -16,6 +16,8 @@ from perdure.wire.codec import decode_events
 from tests.fakes.waiting import until
 
 SCHEDULES, SECONDS_MIN = 20, 10
+SPAN = 3
+"""Schedules go on for so many times as long as the storm is to last: the blackout waits for strikes that are under way."""
 FIRES = (
     "select s.name, (extract(epoch from f.nominal_at) * 1000000)::bigint as at, f.run_id, f.outcome "
     "from perdure.schedule_fire f join perdure.schedule s on s.id = f.schedule_id order by f.nominal_at"
@@ -32,7 +34,7 @@ class Schedules(Workload):
         self._dsn = storm.dsn
         self._expected: dict[str, list[int]] = {}
         """All nominal times of each schedule: those after it was put."""
-        seconds = max(int(storm.seconds), SECONDS_MIN)
+        seconds = SPAN * max(int(storm.seconds), SECONDS_MIN)
         store = PostgresSchedules(storm.dsn)
         await store.open()
         try:
