@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from harness.workloads.agent import Calls, check_calls
 
-KILLED = 1
+KILLED, SLOW = 1, 3
+"""Processes. The engine of one lost its session once."""
 FORGED = {
     "in flight when its process was killed": ("c0 0 1 1\nc0 0 2 2\nc0 1 2 3\n", ""),
     "of a turn that is over": ("c0 0 1 1\nc0 1 1 2\nc0 0 2 3\n", "went back"),
+    "of an engine that lost its session": ("c0 0 3 1\nc0 0 3 2\nc0 1 2 3\n", ""),
     "of a process that lived": ("c0 0 2 1\nc0 0 1 2\nc0 1 2 3\n", "its process lived"),
     "twice in a process": ("c0 0 1 1\nc0 0 1 2\nc0 1 2 3\n", "twice"),
+    "more often than sessions were lost": ("c0 0 3 1\nc0 0 3 2\nc0 0 3 3\n", "twice"),
     "after it was recorded": ("c0 0 1 1\nc0 1 1 2\nc0 1 2 3\n", "made again"),
 }
 
@@ -23,8 +26,12 @@ def test_the_check_of_calls_notices_a_repeated_one(lines: str, complaint: str, t
     calls = Calls(tmp_path / "calls")
     calls.file.write_text(lines)
     at_kill = Counter({("c0", 1): 1}) if complaint == "made again" else Counter[tuple[str, int]]()
+
+    def check() -> int:
+        return check_calls(calls, [at_kill], lambda pid, *_: pid in (KILLED, SLOW), lambda pid: pid == SLOW)
+
     if not complaint:
-        assert check_calls(calls, [at_kill], lambda pid, *_: pid == KILLED) == 1
+        assert check() == 1
         return
     with pytest.raises(AssertionError, match=complaint):
-        check_calls(calls, [at_kill], lambda pid, *_: pid == KILLED)
+        check()

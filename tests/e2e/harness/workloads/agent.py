@@ -101,8 +101,13 @@ def _recorded_calls(history: list[ev.Event]) -> int:
     return sum(len(seqs.intersection(e.seqs)) for e in history if isinstance(e, ev.TasksSucceeded))
 
 
-def check_calls(calls: Calls, recorded_at_kills: Sequence[Counter[Turn]], excuses: Excuse) -> int:
-    """Every call is either the one that is recorded, or was in flight at a kill. Returns how many were repeated."""
+def check_calls(
+    calls: Calls, recorded_at_kills: Sequence[Counter[Turn]], excuses: Excuse, sessions_lost: Callable[[int], int]
+) -> int:
+    """Every call is either the one that is recorded, or was in flight at a kill. Returns how many were repeated.
+
+    A process repeats a call of its own engine at most once for each session that this engine has lost.
+    """
     last: dict[str, int] = defaultdict(int)
     callers: dict[Turn, list[tuple[int, float]]] = defaultdict(list)
     for conversation, turn, pid, at in calls.made():
@@ -112,8 +117,12 @@ def check_calls(calls: Calls, recorded_at_kills: Sequence[Counter[Turn]], excuse
         last[conversation] = turn
         callers[conversation, turn].append((pid, at))
     assert callers.keys() == {(conversation, turn) for conversation in last for turn in range(last[conversation] + 1)}
+    twice: Counter[tuple[str, int]] = Counter()
+    """By conversation and process."""
     for key, found in callers.items():
-        for (pid, at), (_, again_at) in pairwise(found):
+        for (pid, at), (again, again_at) in pairwise(found):
+            twice[key[0], pid] += again == pid and key[0].startswith(OWN)
+            assert twice[key[0], pid] <= sessions_lost(pid), f"an engine called the model twice for {key}: {found}"
             assert excuses(pid, at, again_at), f"{key} was repeated although its process lived: {found}"
     final = calls.counts()
     for at_kill in recorded_at_kills:
@@ -224,7 +233,7 @@ class AgentLoad(Workload):
             assert isinstance(end, ev.RunSucceeded), end
             assert end.result == f'"turn {last} sums to {sum(range(last))}"'.encode()
             assert max(turn for name, turn, *_ in self.calls.made() if name == conversation) == last
-        repeated = check_calls(self.calls, self._at_kills, self._excuses)
+        repeated = check_calls(self.calls, self._at_kills, self._excuses, self._sessions_lost)
         assert repeated <= storm.kills.total() * (CONVERSATIONS + 1)
         return f"{len(self.calls.made())} calls, {repeated} of them repeated"
 
@@ -239,3 +248,7 @@ class AgentLoad(Workload):
         servers = (one for one in fleet if SERVER in one.err.name and WORKER in mine.err.name)
         engines = [mine, *servers]
         return any(was_killed(one.process.pid) or SESSION_LOST in one.err.read_text() for one in engines)
+
+    def _sessions_lost(self, pid: int) -> int:
+        (mine,) = (one for one in self._storm.fleet.engines if one.process.pid == pid)
+        return mine.err.read_text().count(SESSION_LOST)
