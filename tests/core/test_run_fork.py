@@ -10,6 +10,7 @@ from perdure.core.approvals import Spec, decode_spec, encode_spec
 from perdure.core.errors import Conflict, Failure, InvalidInput
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.limits import FORK_LINEAGE_MAX
+from perdure.core.questions import asked_by
 from perdure.core.retry import TaskOptions
 from perdure.core.run_fork import CopiedTask, Fork, ForkSpec, fork, task_of
 
@@ -385,6 +386,17 @@ def test_what_came_from_outside_and_timers_that_fired_stay() -> None:
     ]
     assert made.state.timers == {1: 450 + later}
     assert list(made.state.updates) == ["u"], "it is answered again"
+
+
+def test_an_answer_to_what_a_retry_took_back_is_not_copied_behind_a_replaced_result() -> None:
+    asked = ev.PromiseCreated(
+        0, "deal", encode_spec(Spec(title="refund?", quorum=1, reject_quorum=1)), ev.PromiseKind.APPROVAL
+    )
+    answer = ev.PromiseResolved("deal", b"true", question=asked_by(asked))
+    events = (STARTED, tasks(0), won(0), tasks(1), lost(1), asked, answer, FAILED, ev.RunRetried(5, [1], []), won(1))
+    assert answer in copied(forked(*events))
+    assert answer not in copied(forked(*events, edits={"0": b"other"}))
+    assert answer in copied(forked(*events, edits={"1": b"other"}))  # the replaced result is younger than the answer
 
 
 def test_steps_that_have_not_ended_get_their_results_at_the_moment_of_the_fork() -> None:

@@ -16,11 +16,13 @@ import msgspec
 
 from perdure import Handle, Promise, Signal, TestEnv, flow, task
 from perdure.core import events as ev
+from perdure.core import ids
 from perdure.flows.draft import draft_text
 from perdure.testing.replayer import export_history
 from perdure.wire.codec import decode_events, encode_events, history_from_json
 from tests.fakes.waiting import forever, until
 from tests.replay import workflows as w
+from tests.store.blocking import until_blocked
 
 HERE = Path(__file__).parent / "histories"
 FLOWS = Path(__file__).parent / "flow_histories"
@@ -86,6 +88,7 @@ async def main() -> None:
         await until_ended(env, handle)
         await save("messaged-1", handle)
         await record_updates(env)
+        await record_late(env)
         first, second = await env.start(w.delayed), await env.start(w.delayed)
         await until_ended(env, first)
         await until_ended(env, second)
@@ -137,6 +140,20 @@ async def record_updates(env: TestEnv) -> None:
     await w.label.ask(handle.id, "last", key="last")
     await until_ended(env, handle)
     await save("updated-1", handle)
+
+
+async def record_late(env: TestEnv) -> None:
+    """A message that is acknowledged after the code has ended: who holds the run's row keeps the end from being written."""
+    handle = await env.start(w.gathered, "1m")
+    await w.note.send(handle.id, "one")
+    async with env.client.store.pool.take() as held, held.transaction():
+        await held.execute("select from perdure.run_queue where run_id = $1 for key share", ids.parse(handle.id))
+        passing = asyncio.create_task(env.advance("2m"))
+        await until_blocked(held)
+        await w.note.send(handle.id, "late")
+    await passing
+    await until_ended(env, handle)
+    await save("gathered-1", handle)
 
 
 down: set[str] = set()

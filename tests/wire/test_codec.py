@@ -71,6 +71,7 @@ def test_tags_never_change() -> None:
         "RunBegan": 8,
         "RunTerminated": 9,
         "RunForked": 15,
+        "EndWithdrawn": 18,
         "NodeOverridden": 16,
         "TasksScheduled": 10,
         "TasksSucceeded": 11,

@@ -89,6 +89,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     votes: list[Vote]
     """In the order in which they were given."""
+    question: bytes = b""
+    """Digest of what is asked (core/questions.py): votes belong to it."""
 
     @property
     def is_escalated(self) -> bool:

@@ -97,6 +97,10 @@ class RecordPatch(_Command, frozen=True, gc=False, tag=11):
 
 class CompleteRun(_Command, frozen=True, gc=False, tag=12):
     result: bytes
+    unread: list[tuple[str, bytes]] = []
+    """Signals that the code was given and did not read."""
+    late: list[int] = []
+    """Numbers of the messages that it was given after it had ended."""
 
 
 class FailRun(_Command, frozen=True, gc=False, tag=13):

@@ -139,6 +139,7 @@ class NotFound(PerdureError):
     http_status = 404
     grpc_status = "NOT_FOUND"
     exit_code = 4
+    run_id: bytes | None = None  # of a missing run; it stays inside the engine
 
 
 class Conflict(PerdureError):
@@ -192,7 +193,7 @@ class LinkUsed(Conflict):
 
 
 class LimitReached(Conflict):
-    """A limit with the policy `skip` is reached: nothing was started."""
+    """A limit is reached: nothing was started or sent."""
 
     code = "limit_reached"
 

@@ -73,6 +73,8 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     """It fails if it has not begun by then; 0: it may wait for ever."""
     pinned: bool = False
     """Only workers that serve `version` execute it."""
+    first: bytes = b""
+    """Of a run that continues another: the first run of the chain, by which senders call it."""
 
 
 class CancelRequested(_Event, frozen=True, gc=False, tag=2):
@@ -136,6 +138,13 @@ class VersionChanged(_Event, frozen=True, gc=False, tag=17):
     """The version until now."""
     by: str = ""
     """Who moved it; empty: it is not pinned, and the engine did."""
+
+
+class EndWithdrawn(_Event, frozen=True, gc=False, tag=18):
+    """The code had ended, and messages had come that it had not been given. Its end was not written; it is run once more, with the messages
+    from event `first` on before the facts on which it ended (core/late_messages.py)."""
+
+    first: int
 
 
 class RunForked(_Event, frozen=True, gc=False, tag=15):
@@ -273,6 +282,8 @@ class ChildCancelRequested(_Event, frozen=True, gc=False, tag=34):
 class SignalReceived(_Event, frozen=True, gc=False, tag=40):
     name: str
     value: bytes
+    starts: bool = False
+    """Its sender would have started this run: if its code does not read the signal, the next run under the key gets it."""
 
 
 class PromiseCreated(_Event, frozen=True, gc=False, tag=41):
@@ -288,6 +299,10 @@ class PromiseResolved(_Event, frozen=True, gc=False, tag=42):
     value: bytes
     authorized: bool = True
     """False: the caller may not answer for others. A restricted approval (assignees or a quorum) that is created later ignores it."""
+    question: bytes = b""
+    """The question that it answers (core/questions.py); empty: the value was given to the name."""
+    event_id: int = 0
+    """The named event that it is; 0: it is none."""
 
 
 class UpdateReceived(_Event, frozen=True, gc=False, tag=43):
@@ -346,6 +361,7 @@ Event = (
     | RunForked
     | NodeOverridden
     | VersionChanged
+    | EndWithdrawn
     | TasksScheduled
     | TasksSucceeded
     | TaskFailed

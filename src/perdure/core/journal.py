@@ -24,7 +24,7 @@ import msgspec
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import ids, payloads
-from perdure.core.errors import Failure, InvalidInput, NondeterminismError
+from perdure.core.errors import Failure, InvalidInput, NondeterminismError, PayloadMismatch
 from perdure.core.lazy_sets import EMPTY, LazySet, added
 from perdure.core.limits import FANOUT_TASKS_MAX, SCHEDULE_CHUNK_BYTES, SCHEDULE_CHUNK_TASKS
 from perdure.core.retry import TaskOptions
@@ -55,6 +55,8 @@ class Journal:
         self.facts_ahead = 0
         """Facts of the loaded history that have not been applied yet; above zero the code runs where it ran before."""
         self.mismatch: NondeterminismError | None = None
+        self.unreadable: PayloadMismatch | None = None
+        """The first message that the code cannot read. It cannot go on either."""
 
     def load(self, history: list[ev.Recorded]) -> None:
         """Index the command events of a recorded history before the code is run against it."""
@@ -192,17 +194,19 @@ class Journal:
             )
         return seq
 
-    def create_promise(self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN) -> int:
+    def create_promise(
+        self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN
+    ) -> ev.PromiseCreated:
         """`spec` is that of an approval or of the wait for a named event. A recorded one stands: its texts may change in the code."""
         seq = self._take(ids.PROMISE)
         expected = self._expected.pop((ids.PROMISE, seq), None)
         if expected is None:
             self._commands.append(cm.CreatePromise(seq, name, spec, kind))
-            return seq
+            return ev.PromiseCreated(seq, name, spec, kind)
         assert isinstance(expected, ev.PromiseCreated)
         if not self._same(expected.name.encode(), name.encode()):
             self._refuse(f"promise {seq}", f"promise {expected.name!r}", f"promise {name!r}")
-        return seq
+        return expected
 
     def begin_operation(self, name: str) -> tuple[int, bool]:
         """Sequence number, and whether its outcome is already recorded (then it must not be executed again)."""

@@ -35,6 +35,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
     expires_us: int
     id: bytes
     """Drawn at random; what is remembered of a link that was used."""
+    question: bytes = b""
+    """Of an approval: what it asked when the link was made (core/questions.py)."""
 
 
 _decoder = msgspec.msgpack.Decoder(Link)

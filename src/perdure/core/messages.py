@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final
 
 import msgspec
 
 from perdure.core.errors import Failure
+from perdure.core.message_life import InboxKind
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", gc=False):
@@ -16,6 +17,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", g
 class SignalMessage(_Message, frozen=True, gc=False, tag=1):
     name: str
     value: bytes
+    starts: bool = False
+    """As in the event."""
 
 
 class CancelMessage(_Message, frozen=True, gc=False, tag=2):
@@ -29,6 +32,10 @@ class PromiseMessage(_Message, frozen=True, gc=False, tag=3):
     value: bytes
     authorized: bool = False
     """It is the result of votes, or the caller may override them. A restricted approval (assignees or a quorum) takes nothing else."""
+    question: bytes = b""
+    """As in the event. With one, the message is an answer: it is for this run and that question alone."""
+    event_id: int = 0
+    """The named event that it is; 0: it is none."""
 
 
 class ChildEndedMessage(_Message, frozen=True, gc=False, tag=4):
@@ -98,11 +105,25 @@ Message = (
     | PauseMessage
 )
 
-Stop = Literal["cancel", "terminate"]
+_KINDS: Final[dict[type, InboxKind]] = {
+    SignalMessage: InboxKind.SIGNAL,
+    CancelMessage: InboxKind.CANCEL,
+    PromiseMessage: InboxKind.PROMISE,
+    ChildEndedMessage: InboxKind.CHILD,
+    TaskEndedMessage: InboxKind.TASK,
+    UpdateMessage: InboxKind.UPDATE,
+    TerminateMessage: InboxKind.TERMINATE,
+    PauseMessage: InboxKind.PAUSE,
+}
 
 
-def stop_of(message: Message) -> Stop | None:
-    """How a message ends the run it is for: `inbox.stop`, by which engines find runs whose code cannot end them."""
-    if isinstance(message, CancelMessage):
-        return "cancel"
-    return "terminate" if isinstance(message, TerminateMessage) else None
+def kind_of(message: Message) -> InboxKind:
+    """`inbox.kind`, from which follows what becomes of the message (core/message_life.py)."""
+    if isinstance(message, PromiseMessage) and message.question:
+        return InboxKind.ANSWER
+    return _KINDS[type(message)]
+
+
+def name_of(message: Message) -> str | None:
+    """`inbox.name`: what the sender addressed within the run."""
+    return message.name if isinstance(message, SignalMessage | PromiseMessage | UpdateMessage) else None

@@ -9,14 +9,16 @@ so ids of its tasks and children differ from those of the other run. Its code dr
 lineage, and where it passes on its own id, that stands for the other run's in what was copied (core/journal.py).
 
 An edited result replaces a recorded one. What the code asked for after it followed from the old result and is left out: the code asks
-again, or for something else. Facts about earlier requests stay, as in a retry (core/run_retry.py), but failures too.
+again, or for something else. Facts about earlier requests stay, as in a retry (core/run_retry.py), but failures too. An answer to
+something that was asked after the edited result is left out with its question: what the fork will ask has no answer yet.
 
 What was outstanding at the event goes on in the fork and nowhere else:
 
 - tasks are queued again, as if they had just been scheduled;
 - timers, open approvals and the deadline have as much time left as they had at the event. A deadline that had passed starts over;
 - children are not shared. The record of an outstanding child is left out, so that the code starts another one;
-- promises are open again. Votes that were given before are not copied.
+- promises are open again. Votes that were given before are not copied;
+- signals, updates and values of promises are in the fork if they are in the copied history. Unread messages stay with the other run.
 
 Laws, for every history and event:
 
@@ -38,7 +40,8 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import TaskStatus
 from perdure.core.limits import FORK_LINEAGE_MAX, FORK_STEPS_SHOWN
-from perdure.core.run_retry import CLOSING, effective
+from perdure.core.questions import asked_by
+from perdure.core.run_retry import CLOSING, bound_to_questions, effective
 from perdure.core.runstate import RunState
 
 NUMBER_DIGITS_MAX: Final = 9
@@ -194,11 +197,22 @@ def _edited(seen: list[Recorded], edits: Edits) -> tuple[list[Recorded], list[ev
     if not tasks and not children:
         return seen, []
     cut = next((i for i, r in enumerate(seen) if _ends(r.event, tasks, children)), len(seen))
+    answers = {r.seq for r in seen if isinstance(r.event, ev.PromiseResolved) and r.event.question}
+    seen = bound_to_questions(seen)
     head, tail = seen[:cut], seen[cut:]
     state = _folded(head)
     stopped = {r.event.seq for r in tail if isinstance(r.event, ev.ChildCancelRequested)}
+    # A retry may have taken a question back, so that an answer in the tail has none there.
+    asked = {(r.event.name, asked_by(r.event)) for r in head if isinstance(r.event, ev.PromiseCreated)}
+    unasked: set[str] = set()
     kept: list[Recorded] = []
     for r in tail:
+        if isinstance(r.event, ev.PromiseCreated):
+            unasked.add(r.event.name)
+        if isinstance(r.event, ev.PromiseResolved) and (
+            (r.event.name, r.event.question) not in asked if r.seq in answers else r.event.name in unasked
+        ):
+            continue
         event = _fact(r.event, state, edits, stopped)
         if event is not None:
             state.apply(event)
@@ -297,12 +311,13 @@ def _for_fork(record: Recorded, state: RunState, r: ForkSpec, later_us: int) -> 
                 lineage=[*event.lineage, r.run_id],
                 forked_at=r.at,
                 pinned=state.pinned,
+                first=b"",
             )
         case ev.RunBegan():
             return ev.RunBegan()
         case ev.TimerStarted() if event.seq in state.timers:
             return ev.TimerStarted(event.seq, event.fire_at_us + later_us)
-        case ev.PromiseCreated() if event.kind is ev.PromiseKind.APPROVAL and event.name not in state.resolved:
+        case ev.PromiseCreated() if event.kind is ev.PromiseKind.APPROVAL and not state.is_resolved(event.name):
             spec = decode_spec(event.spec)
             moved = msgspec.structs.replace(
                 spec,

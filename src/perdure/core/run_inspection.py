@@ -15,6 +15,7 @@ from perdure.core.api.inspection import DiffSide, OutstandingStep, RunAt, RunDif
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.events import Recorded
 from perdure.core.limits import DIFF_STEPS_SHOWN, RESULTS_SHOWN_MAX
+from perdure.core.questions import Values
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
 from perdure.core.undo import stack_of
@@ -67,7 +68,7 @@ def _outstanding(state: RunState, steps: dict[tuple[str, int], _Step]) -> list[O
                 found.append(step.shown(until_us=state.timers[step.seq]))
             case "child" if step.seq in state.children:
                 found.append(step.shown(run_id=state.children[step.seq]))
-            case "promise" | "approval" | "event" if step.name not in state.resolved:
+            case "promise" | "approval" | "event" if not state.is_resolved(step.name):
                 found.append(step.shown())
             case _:
                 pass
@@ -113,7 +114,8 @@ def _steps(seen: Sequence[Recorded]) -> dict[tuple[str, int], _Step]:
     """What the code asked for and what came of it, in the order in which it asked."""
     steps: dict[tuple[str, int], _Step] = {}
     promises: dict[str, _Step] = {}
-    early: dict[str, bytes] = {}
+    asked: dict[str, ev.PromiseCreated] = {}
+    values = Values()
     """Values of promises that were resolved before the code created them."""
     signals = 0
 
@@ -158,14 +160,14 @@ def _steps(seen: Sequence[Recorded]) -> dict[tuple[str, int], _Step]:
             case ev.ChildCancelled():
                 end(r, "child", e.seq, "cancelled")
             case ev.PromiseCreated():
+                asked[e.name] = e
                 promises[e.name] = begin(r, ev.PROMISE_WORDS[e.kind], e.seq, e.name)
-                if e.name in early:
-                    promises[e.name].end(r, "success", early.pop(e.name))
+                if (value := values.of(e)) is not None:
+                    promises[e.name].end(r, "success", value)
             case ev.PromiseResolved():
-                if e.name in promises:
-                    promises[e.name].end(r, "success", e.value)
-                else:
-                    early[e.name] = e.value
+                values.put(e.name, e.question, e.value, authorized=e.authorized)
+                if e.name in asked and (value := values.of(asked[e.name])) is not None:
+                    promises[e.name].end(r, "success", value)
             case ev.SignalReceived():
                 begin(r, "signal", signals, e.name).end(r, "success", e.value)
                 signals += 1

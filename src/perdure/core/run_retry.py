@@ -8,8 +8,9 @@ Theory. A history is never changed, so a retry is one more event, `RunRetried`, 
 
 - before the cut everything stays as it is;
 - from the cut on, the commands of the code are void (it will issue them again, or others), and so is every failure. Results of
-  earlier requests stay: successes, fired timers, signals, updates, kept promises. They are delivered to the code at the moment of the retry,
-  which answers the updates again; callers keep the answers that they got before;
+  earlier requests stay: successes, fired timers, signals, updates, values of promises. They are delivered to the code at the moment of the
+  retry, which answers the updates again; callers keep the answers that they got before. What answered a question counts only if the code
+  asks that very question again (core/questions.py);
 - the cancellations with which the failing run was closed are void, so that what they stopped continues;
 - the deadline is void, and the time between failure and retry does not count for running timers.
 
@@ -29,7 +30,7 @@ Laws, for every history whose last event is `RunRetried`:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -37,12 +38,16 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core.errors import Conflict, IllegalTransition
 from perdure.core.events import Recorded
+from perdure.core.late_messages import put_in_order
 from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.core.questions import asked_by, is_restricted
 from perdure.core.runstate import RunState
 from perdure.core.undo import refuse_undone
 
 ENDED_BY_ENGINE: Final = frozenset({"run_timeout", "history_too_large", "limit_exceeded"})
 """Codes of ends that no step of the run is to blame for."""
+_REWRITES: Final = frozenset({ev.RunRetried, ev.EndWithdrawn})
+"""Events that change how the history before them reads."""
 CLOSING = (ev.TasksCancelled, ev.TimerCancelled, ev.ChildCancelRequested)
 """What is written about the outstanding steps of a run that ends, just before its terminal event."""
 
@@ -104,7 +109,7 @@ def _is_failure(event: ev.Event, stopped: Collection[int]) -> bool:
 
 def effective(history: list[Recorded]) -> list[Recorded]:
     """The history as code, state and replay see it. Without a retry that takes something back it is the very list."""
-    if not any(type(r.event) is ev.RunRetried and r.event.cut for r in history):
+    if not any(type(r.event) in _REWRITES for r in history):
         return history
     seen: list[Recorded] = []
     asked: dict[int, int] = {}
@@ -112,9 +117,12 @@ def effective(history: list[Recorded]) -> list[Recorded]:
     heard_us = 0
     for record in history:
         event = record.event
-        if isinstance(event, ev.RunRetried):
+        if isinstance(event, ev.RunRetried) and event.cut:
             seen = _take_back(seen, event, record.at_us, asked)
             heard_us = record.at_us
+            continue
+        if isinstance(event, ev.EndWithdrawn):
+            seen = put_in_order(seen, event)
             continue
         if isinstance(event, ev.TimerStarted):
             asked[record.seq] = heard_us
@@ -154,7 +162,7 @@ def is_fork(history: list[Recorded]) -> bool:
 
 
 def _take_back(seen: list[Recorded], retried: ev.RunRetried, at_us: int, asked: dict[int, int]) -> list[Recorded]:
-    head, tail = _split(seen, retried.cut)
+    head, tail = _split(bound_to_questions(seen), retried.cut)
     state, stopped = _fold(head)
     heard = [(r.seq, _kept(r.event, state, stopped, retried.voided_timers)) for r in tail]
     facts = [Recorded(seq, at_us, event) for seq, event in heard if event is not None]
@@ -174,7 +182,9 @@ def _take_back(seen: list[Recorded], retried: ev.RunRetried, at_us: int, asked: 
 
 
 def _split(seen: list[Recorded], cut: int) -> tuple[list[Recorded], list[Recorded]]:
-    at = next((i for i, r in enumerate(seen) if r.seq >= cut), 0)
+    at = next((i for i, r in enumerate(seen) if r.seq == cut), 0) or next(
+        (i for i, r in enumerate(seen) if r.seq >= cut), 0
+    )
     if not at:
         raise IllegalTransition(f"a retry takes back what comes from event {cut} on, and there is none")
     return seen[:at], seen[at:]
@@ -223,3 +233,29 @@ def _after_retry(event: ev.Event, state: RunState, retried: ev.RunRetried, moved
             return ev.TimerStarted(event.seq, event.fire_at_us + moved_us)
         case _:
             return event
+
+
+def bound_to_questions(seen: list[Recorded]) -> list[Recorded]:
+    """The history with each value that was given to a name bound to the approval that took it: another approval of that name does not."""
+    given = {r.event.name for r in seen if isinstance(r.event, ev.PromiseResolved) and not r.event.question}
+    if not given:
+        return seen
+    asked: dict[str, ev.PromiseCreated] = {}
+    for r in seen:
+        if (
+            isinstance(r.event, ev.PromiseCreated)
+            and r.event.name in given
+            and r.event.kind is not ev.PromiseKind.PLAIN
+        ):
+            asked.setdefault(r.event.name, r.event)
+    return [_bound(r, asked) for r in seen] if asked else seen
+
+
+def _bound(r: Recorded, asked: Mapping[str, ev.PromiseCreated]) -> Recorded:
+    event = r.event
+    if not isinstance(event, ev.PromiseResolved) or event.question or event.name not in asked:
+        return r
+    created = asked[event.name]
+    if not event.authorized and is_restricted(created):
+        return r
+    return Recorded(r.seq, r.at_us, msgspec.structs.replace(event, question=asked_by(created)))

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.core import events as ev
-from perdure.core.approvals import decode_spec
 from perdure.core.attributes import changed
 from perdure.core.errors import IllegalTransition, InvalidInput
 from perdure.core.lazy_sets import EMPTY, LazySet, added, discard
 from perdure.core.lifecycle import RunStatus, next_run_status
 from perdure.core.limits import UNWIND_GRACE_US
+from perdure.core.questions import BY_NAME, Values, is_restricted
 from perdure.core.undo import COMMITTED
 
 
@@ -27,17 +27,20 @@ class RunState:
         "children",
         "close_policies",
         "deadline_us",
+        "event_ids",
         "events",
         "failed_children",
+        "first",
         "is_successor",
+        "key",
         "known_as",
         "operations",
         "parent_id",
         "parent_seq",
         "pinned",
         "promises",
-        "resolved",
         "start_at_us",
+        "starts_again",
         "state",
         "status",
         "stopping",
@@ -45,9 +48,9 @@ class RunState:
         "timed_out",
         "timers",
         "trace",
-        "unauthorized",
         "undoable",
         "updates",
+        "values",
         "version",
     )
 
@@ -67,13 +70,16 @@ class RunState:
         """Ended, and not well; the retry of a declarative run may wait for them again."""
         self.promises: dict[str, ev.PromiseCreated] = {}
         """Created, by name."""
-        self.resolved: LazySet[str] = EMPTY
-        self.unauthorized: LazySet[str] = EMPTY
-        """Resolved by a caller who may not answer for others."""
+        self.values: Values | None = None
+        """Values of promises; None: none so far."""
+        self.event_ids: dict[str, int] | None = None
+        """Named events that waits got, by promise; None: there are none."""
         self.updates: dict[str, ev.UpdateReceived] = {}
         """Asked for and not answered, by id."""
         self.answered: LazySet[str] = EMPTY
         """Ids of updates that were answered; asked for again, they are not handled again."""
+        self.starts_again = False
+        """A sender of signals wants a run under its key: one that ends without having read all of them is followed by another."""
         self.state: dict[str, bytes] = {}
         self.attributes = b""
         """Search attributes as a JSON object; empty for none."""
@@ -91,6 +97,10 @@ class RunState:
         self.parent_seq = -1
         self.is_successor = False
         """It continues another run."""
+        self.key = ""
+        """The key of the user's own that names the run, or the chain whose last run it is."""
+        self.first = b""
+        """The first run of its chain; empty: it is the first itself."""
         self.known_as = b""
         """The id that the parent knows this run by, when that is not its own."""
         self.trace = ""
@@ -118,10 +128,30 @@ class RunState:
         """A detached child has a parent that does not wait for it."""
         return bool(self.parent_id) and self.parent_seq >= 0
 
-    def takes_votes_only(self, promise: str) -> bool:
-        """Whether a promise is an approval with assignees or a quorum."""
+    def is_resolved(self, promise: str) -> bool:
+        """Whether there is a value for what is asked under this name, or for the name where nothing is."""
+        if self.values is None:
+            return False
         created = self.promises.get(promise)
-        return created is not None and _is_restricted(created)
+        return self.values.has(promise, BY_NAME) if created is None else self.values.of(created) is not None
+
+    def takes_value(self, promise: str, question: bytes, *, authorized: bool) -> bool:
+        """Whether a value is the first of its question, and its sender may give it."""
+        if self.values is not None and self.values.has(promise, question):
+            return False
+        created = self.promises.get(promise)
+        if question or created is None:
+            return True
+        return not self.is_resolved(promise) and (authorized or not is_restricted(created))
+
+    @property
+    def resolved(self) -> set[str]:
+        """Names with a value."""
+        return {name for name in self.values.names() if self.is_resolved(name)} if self.values is not None else set()
+
+    def open_promises(self) -> list[ev.PromiseCreated]:
+        """Asked for and without a value."""
+        return [created for name, created in self.promises.items() if not self.is_resolved(name)]
 
     def next_wake_us(self) -> int | None:
         """When this run must be loaded even if no message arrives."""
@@ -137,6 +167,7 @@ def _started(s: RunState, e: ev.RunStarted) -> None:
     s.attributes = e.attributes
     s.known_as, s.is_successor, s.version, s.pinned = e.known_as, bool(e.continued_from), e.version, e.pinned
     s.start_at_us = e.start_at_us
+    s.key, s.first = e.key, e.first
 
 
 def _began(s: RunState, e: ev.RunBegan) -> None:
@@ -212,14 +243,8 @@ def _child_failed(s: RunState, e: ev.ChildFailed | ev.ChildCancelled) -> None:
     discard(s.stopping, e.seq)
 
 
-def _is_restricted(e: ev.PromiseCreated) -> bool:
-    return e.kind is ev.PromiseKind.APPROVAL and decode_spec(e.spec).is_guarded
-
-
 def _promise_created(s: RunState, e: ev.PromiseCreated) -> None:
     s.promises.setdefault(e.name, e)
-    if e.name in s.unauthorized and _is_restricted(e):
-        discard(s.resolved, e.name)
 
 
 def _update_received(s: RunState, e: ev.UpdateReceived) -> None:
@@ -231,10 +256,17 @@ def _update_answered(s: RunState, e: ev.UpdateAnswered) -> None:
     s.answered = added(s.answered, e.id)
 
 
+def _signal_received(s: RunState, e: ev.SignalReceived) -> None:
+    s.starts_again |= e.starts
+
+
 def _promise_resolved(s: RunState, e: ev.PromiseResolved) -> None:
-    s.resolved = added(s.resolved, e.name)
-    if not e.authorized:
-        s.unauthorized = added(s.unauthorized, e.name)
+    if s.values is None:
+        s.values = Values()
+    s.values.put(e.name, e.question, b"", authorized=e.authorized)
+    if e.event_id:
+        s.event_ids = s.event_ids if s.event_ids is not None else {}
+        s.event_ids[e.name] = e.event_id
 
 
 def _state_set(s: RunState, e: ev.StateSet) -> None:
@@ -283,6 +315,7 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.RunBegan: _began,
     ev.RunForked: _nothing,
     ev.NodeOverridden: _nothing,
+    ev.EndWithdrawn: _nothing,
     ev.VersionChanged: _version_changed,
     ev.TasksScheduled: _scheduled,
     ev.TasksSucceeded: _succeeded,
@@ -297,7 +330,7 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     ev.ChildFailed: _child_failed,
     ev.ChildCancelled: _child_failed,
     ev.ChildCancelRequested: _child_stopping,
-    ev.SignalReceived: _nothing,
+    ev.SignalReceived: _signal_received,
     ev.PromiseCreated: _promise_created,
     ev.PromiseResolved: _promise_resolved,
     ev.UpdateReceived: _update_received,

@@ -115,7 +115,7 @@ def of_run(
 ) -> list[WaitReason]:
     """What a run waits for. `listens`: what its code listens for, which the history does not show, as `signal:name`. `blocked`: nodes of a
     flow, each with the nodes that it waits for."""
-    out = [_promise(created) for name, created in state.promises.items() if name not in state.resolved]
+    out = [_promise(created) for created in state.open_promises()]
     out += [_listens(one) for one in listens]
     out += [_child(child) for child in state.children.values()][:WAITS_MAX]
     if state.tasks:

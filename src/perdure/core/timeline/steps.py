@@ -16,6 +16,7 @@ from perdure.core.api.timeline import NodeKind, Segment, SegmentKind
 from perdure.core.errors import Failure
 from perdure.core.events import Recorded
 from perdure.core.lifecycle import TASK_TERMINAL, TaskStatus
+from perdure.core.questions import Values
 from perdure.core.timeline.rows import AttemptMark
 
 SLEEP: Final = "sleep"
@@ -133,7 +134,8 @@ def history_steps(history: Sequence[Recorded], now_us: int, places: Mapping[Plac
     node asked for is a time limit, and so is one of code that was cancelled: neither is a step."""
     steps: dict[tuple[str, int], RunStep] = {}
     promises: dict[str, RunStep] = {}
-    early: set[str] = set()
+    asked: dict[str, ev.PromiseCreated] = {}
+    values = Values()
     signals: list[RunStep] = []
     for r in history:
         e = r.event
@@ -159,13 +161,15 @@ def history_steps(history: Sequence[Recorded], now_us: int, places: Mapping[Plac
                 _end(steps.get(("child", e.seq)), r, TaskStatus.CANCELLED)
             case ev.PromiseCreated():
                 kind: NodeKind = "approval" if e.kind == ev.PromiseKind.APPROVAL else "promise"
+                asked[e.name] = e
                 promises[e.name] = _begun(r, (places or {}).get(("promise", e.name), e.name), kind, e.seq)
                 steps[kind, e.seq] = promises[e.name]
-                if e.name in early:
+                if values.of(e) is not None:
                     _end(promises[e.name], r, TaskStatus.SUCCESS)
             case ev.PromiseResolved():
-                _end(promises.get(e.name), r, TaskStatus.SUCCESS)
-                early.add(e.name)
+                values.put(e.name, e.question, e.value, authorized=e.authorized)
+                if e.name in asked and values.of(asked[e.name]) is not None:
+                    _end(promises[e.name], r, TaskStatus.SUCCESS)
             case ev.SignalReceived() if places is None:
                 signals.append(_begun(r, e.name, "signal", len(signals)))
                 _end(signals[-1], r, TaskStatus.SUCCESS)
