@@ -125,7 +125,9 @@ async def test_a_migration_locks_tables_in_the_order_of_the_servers(dsn: str, tm
         await until_blocked(watch)
         held = "select from pg_locks where relation = 'perdure.inbox'::regclass and mode = 'AccessExclusiveLock'"
         assert not await watch.fetch(held)
-        await server.execute("insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')")
+        await server.execute(
+            "insert into perdure.inbox (ns, run_id, body, kind) values (1, gen_random_uuid(), '', 'signal')"
+        )
         await transaction.commit()
         async with asyncio.timeout(120):
             assert len(await applying) == 1

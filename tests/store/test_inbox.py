@@ -14,16 +14,18 @@ import pytest
 
 from perdure.core import events as ev
 from perdure.core import ids
-from perdure.core.errors import InvalidInput, NotFound, RunFinished, Unavailable
+from perdure.core.errors import InvalidInput, LimitReached, NotFound, RunFinished, Unavailable
+from perdure.core.message_life import Ending
+from perdure.core.messages import CancelMessage, Message, SignalMessage, kind_of, name_of
 from perdure.core.work import RunView
 from perdure.engine.commits.rows import Batch, CloseRow, EndedRow
-from perdure.engine.commits.store import NotCommitted
+from perdure.engine.commits.store import EndsRefused, NotCommitted
 from perdure.engine.events import EngineEvents
 from perdure.engine.ports import SendRow
 from perdure.engine.runs import inbox as module
 from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, InboxWriter
 from perdure.store.postgres import PostgresStore
-from perdure.wire.codec import encode_events
+from perdure.wire.codec import decode_message, encode_events, encode_message
 from tests.fakes.rows import start_row
 from tests.fakes.waiting import holds, turns, until
 
@@ -70,10 +72,14 @@ class Session:
         await self.commit(batch)
         return made
 
-    async def end(self, run_id: bytes, successor: bytes | None = None) -> None:
+    async def end(self, run_id: bytes, successor: bytes | None = None, ending: Ending = Ending.SUCCESS) -> None:
+        """For good, whatever messages there are."""
+        ending = Ending.CONTINUED if successor is not None else ending
+        status = "success" if successor is not None else ending
         batch = Batch()
-        batch.closes.append(CloseRow(run_id, "success", 2, None, None, successor, NO_HASH))
-        batch.ended.append(EndedRow(run_id, successor))
+        batch.closes.append(CloseRow(run_id, status, 2, None, None, successor, NO_HASH, True))
+        first = run_id if successor is not None else None
+        batch.ended.append(EndedRow(run_id, NS, ending, False, successor, first, successor))
         if successor is not None:
             batch.starts.append(start_row(successor, input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
         await self.commit(batch)
@@ -91,13 +97,26 @@ def box(store: Any, told: list[bytes] | None = None) -> InboxWriter:
     return InboxWriter(store, events)
 
 
-def row(run_id: bytes, body: bytes, key: str | None = None, stop: str | None = None, ns: int = NS) -> SendRow:
-    return run_id, ns, body, key, run_id, stop
+def signal(value: bytes) -> Message:
+    return SignalMessage("s", value)
 
 
-async def inbox(sql: Any, run_id: bytes) -> list[bytes]:
-    found = await sql.fetch("select body from perdure.inbox where run_id = $1 order by id", _uuid(run_id))
-    return [r["body"] for r in found]
+def row(run_id: bytes, value: bytes, key: str | None = None, ns: int = NS) -> SendRow:
+    return message_row(run_id, signal(value), key, ns)
+
+
+def message_row(run_id: bytes, message: Message, key: str | None = None, ns: int = NS) -> SendRow:
+    return run_id, ns, encode_message(message), key, run_id, kind_of(message), name_of(message)
+
+
+async def inbox(sql: Any, run_id: bytes, table: str = "inbox") -> list[bytes]:
+    """The values of its signals, in the order of the ids. Each row says what its message is."""
+    found = await sql.fetch(
+        f"select body, kind, name from perdure.{table} where run_id = $1 order by id", _uuid(run_id)
+    )
+    messages = [decode_message(r["body"]) for r in found]
+    assert [(r["kind"], r["name"]) for r in found] == [(kind_of(m), name_of(m)) for m in messages]
+    return [m.value for m in messages if isinstance(m, SignalMessage)]
 
 
 def _uuid(run_id: bytes) -> Any:
@@ -176,7 +195,7 @@ async def test_a_run_that_waits_to_be_admitted_comes_out_of_its_line_to_hear_tha
         "update perdure.run_queue set owner = null, group_id = gen_random_uuid(), wake_at = 'infinity' where run_id = any($1)",
         [_uuid(waiting), _uuid(other)],
     )
-    rows = [row(waiting, b"stop", stop="cancel"), row(other, b"hello")]
+    rows = [message_row(waiting, CancelMessage()), row(other, b"hello")]
     assert await store.send_many(rows) == [TAKEN, TAKEN]
     found = await sql.fetch("select run_id, group_id, wake_at < now() + interval '1 s' as due from perdure.run_queue")
     assert {r["run_id"].bytes: (r["group_id"] is None, r["due"]) for r in found} == {
@@ -192,7 +211,7 @@ async def test_a_sender_that_does_not_wait_is_served_in_order(store: PostgresSto
     runs = await session.start(5)
     told: list[bytes] = []
     one = box(store, told)
-    answers = [one.put(NS, runs[i % 5], str(i).encode()) for i in range(2_000)]
+    answers = [one.put(NS, runs[i % 5], signal(str(i).encode())) for i in range(2_000)]
     assert all(await asyncio.gather(*answers))
     for n, run_id in enumerate(runs):
         assert await inbox(sql, run_id) == [str(i).encode() for i in range(2_000) if i % 5 == n]
@@ -202,7 +221,7 @@ async def test_a_sender_that_does_not_wait_is_served_in_order(store: PostgresSto
 async def test_a_key_is_taken_once_also_within_a_batch(store: PostgresStore, session: Session, sql: Any) -> None:
     (run_id,) = await session.start()
     one = box(store)
-    answers = [one.put(NS, run_id, str(i).encode(), key=f"k{i // 2}") for i in range(20)]
+    answers = [one.put(NS, run_id, signal(str(i).encode()), key=f"k{i // 2}") for i in range(20)]
     assert await asyncio.gather(*answers) == [True, False] * 10
     assert await inbox(sql, run_id) == [str(i).encode() for i in range(0, 20, 2)]
 
@@ -212,17 +231,17 @@ async def test_messages_follow_a_run_that_continues_and_keep_their_order(
 ) -> None:
     (first,) = await session.start()
     one = box(store)
-    await one.send(NS, first, b"0", key="k0")
+    await one.send(NS, first, signal(b"0"), key="k0")
     second, third = new_run(), new_run()
     await session.end(first, second)
-    answers = [one.put(NS, first, str(i).encode(), key=f"k{i}") for i in range(1, 50)]
+    answers = [one.put(NS, first, signal(str(i).encode()), key=f"k{i}") for i in range(1, 50)]
     await turns()
     await session.end(second, third)
-    answers += [one.put(NS, first, str(i).encode(), key=f"k{i}") for i in range(50, 100)]
+    answers += [one.put(NS, first, signal(str(i).encode()), key=f"k{i}") for i in range(50, 100)]
     assert all(await asyncio.gather(*answers))
     # What was forwarded by the commit comes first; all of it is there once, whichever of the two it was posted to.
     assert [int(b) for b in [*await inbox(sql, second), *await inbox(sql, third)]] == list(range(100))
-    assert not any([await one.send(NS, first, b"again", key=f"k{i}") for i in (0, 7, 99)])
+    assert not any([await one.send(NS, first, signal(b"again"), key=f"k{i}") for i in (0, 7, 99)])
 
 
 async def test_a_run_that_continued_often_is_looked_up_once(store: PostgresStore, session: Session, sql: Any) -> None:
@@ -240,9 +259,9 @@ async def test_a_run_that_continued_often_is_looked_up_once(store: PostgresStore
             return await store.describe(run_id, ns)
 
     one = box(Asked())
-    answers = [one.put(NS, first, str(i).encode()) for i in range(100)]
+    answers = [one.put(NS, first, signal(str(i).encode())) for i in range(100)]
     await answers[0]
-    answers += [one.put(NS, (first, chain[3])[i % 2], str(i).encode()) for i in range(100, 200)]
+    answers += [one.put(NS, (first, chain[3])[i % 2], signal(str(i).encode())) for i in range(100, 200)]
     await asyncio.gather(*answers)
     assert [int(b) for b in await inbox(sql, chain[-1])] == list(range(200))
     assert asked == chain[:-1]
@@ -253,9 +272,9 @@ async def test_a_run_that_has_ended_or_never_was_refuses(store: PostgresStore, s
     await session.end(ended)
     one = box(store)
     with pytest.raises(RunFinished):
-        await one.send(NS, ended, b"x")
+        await one.send(NS, ended, signal(b"x"))
     with pytest.raises(NotFound):
-        await one.send(NS, new_run(), b"x")
+        await one.send(NS, new_run(), signal(b"x"))
     assert one.is_idle
 
 
@@ -264,7 +283,7 @@ async def test_a_message_that_the_database_refuses_takes_nobody_along(
 ) -> None:
     (run_id,) = await session.start()
     one = box(store)
-    answers = [one.put(NS, run_id, str(i).encode(), key="a\x00b" if i == 11 else f"k{i}") for i in range(30)]
+    answers = [one.put(NS, run_id, signal(str(i).encode()), key="a\x00b" if i == 11 else f"k{i}") for i in range(30)]
     found = await asyncio.gather(*answers, return_exceptions=True)
     assert isinstance(found[11], InvalidInput)
     assert [f for i, f in enumerate(found) if i != 11] == [True] * 29
@@ -278,9 +297,9 @@ async def test_a_held_run_does_not_hold_up_the_others_and_gets_its_messages_in_o
     one = box(store)
     async with sql.transaction():
         await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(held))
-        late = [one.put(NS, held, str(i).encode()) for i in range(10)]
-        assert await asyncio.wait_for(one.send(NS, free, b"x"), 5)
-        late += [one.put(NS, held, str(i).encode()) for i in range(10, 20)]
+        late = [one.put(NS, held, signal(str(i).encode())) for i in range(10)]
+        assert await asyncio.wait_for(one.send(NS, free, signal(b"x")), 5)
+        late += [one.put(NS, held, signal(str(i).encode())) for i in range(10, 20)]
         await holds(lambda: not any(a.done() for a in late), 0.05)
     assert all(await asyncio.wait_for(asyncio.gather(*late), 5))
     assert await inbox(sql, held) == [str(i).encode() for i in range(20)]
@@ -294,21 +313,39 @@ async def test_a_run_that_stays_held_is_given_up(
     async with sql.transaction():
         await sql.execute("select 1 from perdure.run_queue where run_id = $1 for update", _uuid(run_id))
         with pytest.raises(Unavailable, match="could not be reached"):
-            await box(store).send(NS, run_id, b"x")
+            await box(store).send(NS, run_id, signal(b"x"))
 
 
 async def test_what_waits_is_bounded(store: PostgresStore, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     (run_id,) = await session.start()
     one = box(store)
     monkeypatch.setattr(module, "MESSAGES_QUEUED_MAX", 10)
-    answers = [one.put(NS, run_id, b"x") for _ in range(10)]
+    answers = [one.put(NS, run_id, signal(b"x")) for _ in range(10)]
     with pytest.raises(Unavailable, match="MESSAGES_QUEUED_MAX=10"):
-        one.put(NS, run_id, b"x")
+        one.put(NS, run_id, signal(b"x"))
     await asyncio.gather(*answers)
-    assert await one.send(NS, run_id, b"x")
+    assert await one.send(NS, run_id, signal(b"x"))
     monkeypatch.setattr(module, "MESSAGES_QUEUED_BYTES_MAX", 10)
     with pytest.raises(Unavailable):
-        one.put(NS, run_id, b"x" * 11)
+        one.put(NS, run_id, signal(b"x" * 11))
+
+
+async def test_messages_for_a_run_that_no_engine_has_are_bounded_and_requests_to_stop_are_not(
+    store: PostgresStore, session: Session, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.store.inbox.MESSAGES_PENDING_MAX", 3)
+    owned, idle = await session.start(2)
+    await sql.execute("update perdure.run_queue set owner = null where run_id = $1", _uuid(idle))
+    one = box(store)
+    for _ in range(3):
+        await one.send(NS, idle, signal(b"x"))
+        await one.send(NS, owned, signal(b"x"))
+    with pytest.raises(LimitReached, match="MESSAGES_PENDING_MAX=.* unread messages and no engine executes it"):
+        await one.send(NS, idle, signal(b"x"))
+    assert await one.send(NS, owned, signal(b"x")), "its engine reads them"
+    assert await one.send(NS, idle, CancelMessage())
+    await sql.execute("delete from perdure.inbox where run_id = $1", _uuid(idle))
+    assert await one.send(NS, idle, signal(b"x"))
 
 
 async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_settles_it(
@@ -316,14 +353,14 @@ async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_set
 ) -> None:
     (run_id,) = await session.start()
     one = box(store)
-    assert await one.send(NS, run_id, b"0")
+    assert await one.send(NS, run_id, signal(b"0"))
     await sql.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()"
     )
 
     async def is_sent(i: int) -> bool:
         try:
-            await one.send(NS, run_id, str(i).encode(), key=f"k{i}")
+            await one.send(NS, run_id, signal(str(i).encode()), key=f"k{i}")
         except Unavailable:
             return False
         return True
@@ -336,22 +373,61 @@ async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_set
 async def test_what_waits_is_written_before_it_closes(store: PostgresStore, session: Session, sql: Any) -> None:
     (run_id,) = await session.start()
     one = box(store)
-    answers = [one.put(NS, run_id, str(i).encode()) for i in range(1_200)]
+    answers = [one.put(NS, run_id, signal(str(i).encode())) for i in range(1_200)]
     await one.close()
     assert all(await asyncio.gather(*answers))
     with pytest.raises(Unavailable):
-        one.put(NS, run_id, b"late")
+        one.put(NS, run_id, signal(b"late"))
     assert len(await inbox(sql, run_id)) == 1_200
 
 
 async def test_old_keys_are_forgotten_and_those_of_an_ended_run_at_once(
     store: PostgresStore, session: Session, sql: Any
 ) -> None:
-    lasting, ending, continuing = await session.start(3)
-    await store.send_many([row(r, b"x", k) for r in (lasting, ending, continuing) for k in ("old", "new")])
+    lasting, ending, continuing, failing = await session.start(4)
+    await store.send_many([row(r, b"x", k) for r in (lasting, ending, continuing, failing) for k in ("old", "new")])
     await sql.execute("update perdure.message_key set at = now() - interval '2 days' where key = 'old'")
     await session.end(ending)
     await session.end(continuing, new_run())
+    await session.end(failing, ending=Ending.FAILED)
     await store.sweep()
     left = await sql.fetch("select run_id, key from perdure.message_key order by 1")
-    assert sorted((r["run_id"].bytes, r["key"]) for r in left) == sorted([(lasting, "new"), (continuing, "new")])
+    assert sorted((r["run_id"].bytes, r["key"]) for r in left) == sorted(
+        (r, "new") for r in (lasting, continuing, failing)
+    ), "a run that failed may be retried"
+
+
+# -- the end of a run --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [Ending.SUCCESS, Ending.FAILED, Ending.CANCELLED])
+async def test_messages_of_a_run_that_ended_before_it_read_them_are_set_aside_in_their_order(
+    store: PostgresStore, session: Session, sql: Any, ending: Ending
+) -> None:
+    (run_id,) = await session.start()
+    await store.send_many([*(row(run_id, str(i).encode()) for i in range(5)), message_row(run_id, CancelMessage())])
+    await session.end(run_id, ending=ending)
+    assert await inbox(sql, run_id, "set_aside_message") == [str(i).encode() for i in range(5)]
+    assert {r["reason"] for r in await sql.fetch("select reason from perdure.set_aside_message")} == {ending}
+    assert await sql.fetchval("select count(*) from perdure.inbox") == 0, "the end overtook the request to stop"
+
+
+async def test_an_end_whose_engine_knows_of_no_messages_is_refused_while_there_are_some(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    (run_id,) = await session.start()
+    close = CloseRow(run_id, "success", 2, None, None, None, NO_HASH, False)
+    batch = Batch()
+    batch.closes.append(close)
+    await store.send_many([row(run_id, b"x")])
+    with pytest.raises(EndsRefused) as refused:
+        await session.commit(batch)
+    assert (refused.value.run_ids, refused.value.examined) == (frozenset({run_id}), False)
+    assert await inbox(sql, run_id) == [b"x"]
+    batch.closes[0] = close._replace(has_messages=True)
+    batch.ended.append(EndedRow(run_id, NS, Ending.SUCCESS, True, None, None, None))
+    with pytest.raises(EndsRefused) as refused:
+        await session.commit(batch)
+    assert (refused.value.run_ids, refused.value.examined) == (frozenset({run_id}), True)
+    assert await inbox(sql, run_id) == [b"x"], "nothing of such a commit is written"
+    assert await sql.fetchval("select count(*) from perdure.run") == 0

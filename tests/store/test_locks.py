@@ -44,7 +44,8 @@ insert into perdure.run_queue (run_id, ns, workflow, version, status, created_at
   ('{STUCK}', 1, 's', 'v', 'pending', now(), 'infinity', 'a reason', now());
 insert into perdure.run (run_id, ns, workflow, version, status, created_at, finished_at, epoch, events) values
   ('{DONE}', 1, 'w', 'v', 'success', now(), now(), 1, 2);
-insert into perdure.inbox (ns, run_id, body) values (1, '{MAILED}', 'x');
+insert into perdure.inbox (ns, run_id, body, kind) values (1, '{MAILED}', 'x', 'signal');
+insert into perdure.run_key (ns, key, run_id, input_hash) values (1, 'mine', '{DONE}', 'x');
 insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input, group_id, start_deadline_at) values
   ('{DUE}', 1, '{RUN}', 1, 't', 'due', 'pending', 1, 0, now(), null, now(), '', '', null, null),
   ('{LINED}', 1, '{RUN}', 2, 't', 'lined', 'pending', 1, 0, now(), null, now(), '', '', '{TASKS}', null),
@@ -72,6 +73,7 @@ insert into perdure.notification (rule_id, ns, kind, occurrence, workflow, hook,
   (1, 1, 'run.late', '', 'w', null, '{{}}', now(), 'pending', now(), null), (0, 1, 'hook.failed', '', 'w', 'h', '{{}}', now(), 'pending', now(), null),
   (1, 1, 'run.failed', '', 'w', null, '{{}}', now(), 'done', now(), now() - interval '1 hour');
 insert into perdure.named_event (ns, name, body, source) values (1, 'e', '', '');
+insert into perdure.event_look (run_id, name, ns, event, after_at) values ('{RUN}', 'event', 1, 'e', now());
 insert into perdure.workflow_version (ns, workflow, version, kind) values (1, 'subscribed', 'v', 'code');
 insert into perdure.sql_request (ns, act, name, payload, options, by, at, due_at) values (1, 'emit', 'asked', '1', jsonb_build_object(), 'me', now(), now());
 insert into perdure.event_start (event_id, ns, workflow, version, due_at) select id, 1, 'subscribed', 'v', now() from perdure.named_event;
@@ -144,6 +146,8 @@ REMOVAL = {"id": JOB, "epoch": 1}
 SENT = {"run_id": RUN, "ns": 1, "body": b"x"}
 NOTE = (OWNED, 1, "w", NOW, NOW, b"", None)
 MERGE = {"below": NOW, "into_s": 3_600, "limit": 10}
+KEY = {"ns": 1, "key": "mine", "run_id": DONE, "input_hash": b"x"}
+NEW_KEY = "insert into perdure.run_key (ns, key, run_id, input_hash)"
 LOCKS = [
     fenced("commit_batch", number=1),
     fenced("commit_attributes", attributes=[(RUN, "{}")]),
@@ -185,10 +189,10 @@ LOCKS = [
         {},
         skips=f"select 1 from perdure.engine_session where id = {EXPIRED} for key share",
     ),
-    kept("send_message", **SENT),
+    kept("send_message", **SENT, kind="signal", name="s"),
     Lock(
         "send_messages",
-        {"runs": [(RUN, 1)], "messages": [(1, b"x", None, RUN, None)]},
+        {"runs": [(RUN, 1)], "messages": [(1, b"x", None, RUN, "signal", "s")], "pending_max": 10},
         holds=f"delete from perdure.run_queue where run_id = '{RUN}'",
         skips=RUN_LOCKED,
         found=[([0],)],
@@ -201,9 +205,9 @@ LOCKS = [
     held("delete_expired", "retention_job", f"id = '{JOB}'", **REMOVAL, batch=10),
     claimed("claim_bulk_job", "bulk_job", f"id = '{JOB}'", session=LIVE),
     held("record_bulk_runs", "bulk_job", f"id = '{ENDED_JOB}'", session=LIVE, id=ENDED_JOB, runs=[(RUN, "done", "")]),
-    kept("resolve_promise", **SENT, name="p", authorized=True),
-    kept("ask_update", **SENT, id="u"),
-    kept("send_message_once", **SENT, key="k", hash=b"h"),
+    kept("resolve_promise", **SENT, name="p", authorized=True, question=b""),
+    kept("ask_update", **SENT, id="u", name="n"),
+    kept("send_message_once", **SENT, key="k", hash=b"h", name="s"),
     kept("cancel_runs", run_ids=[RUN], body=b"x"),
     claimed("move_runs", "run_queue", f"run_id = '{RUN}'", ns=1, workflow="w", version="", to="v2", limit=10),
     kept("hold_approval", run_id=RUN, ns=1, name="approval"),
@@ -211,7 +215,7 @@ LOCKS = [
     kept("hold_run", run_id=RUN, ns=1),
     Lock(
         "resolve_event_waits",
-        {"waits": [(RUN, "event", b"x")]},
+        {"waits": [(RUN, "event", b"x", 1, b"")]},
         holds=f"delete from perdure.run_queue where run_id = '{RUN}'",
         skips=RUN_LOCKED,
         found=[([1], [])],
@@ -256,6 +260,9 @@ LOCKS = [
     Lock("note_late", {"limit": 10}, skips=row("notification_rule", "id = 1")[1], found=[(6,)], skipped=[(0,)]),
     claimed("sweep_notifications", "notification", "status = 'done'", kept_s=60.0, limit=10),
     claimed("claim_sql_requests", "sql_request", "name = 'asked'", limit=10, lease_s=1.0),
+    claimed("claim_sql_start", "sql_request", "name = 'asked'", id=1, lease_s=1.0),
+    picked("claim_event_looks", "event_look", f"run_id = '{RUN}'", limit=10),
+    Lock("lock_found_events", {"ids": [1]}, holds="select 1 from perdure.named_event where id = 1 for share"),
     claimed("claim_event_starts", "event_start", "workflow = 'subscribed'", limit=10, lease_s=1.0),
     held("lock_event_start", "event_start", "workflow = 'subscribed'", event_id=1, workflow="subscribed"),
     held("lock_dedup", "dedup", "key = 'old'", ns=1, workflow="w", key="old"),
@@ -278,6 +285,8 @@ LOCKS = [
     ),
     Lock("lock_payload_keys", {}, holds="select pg_advisory_xact_lock(hashtext('perdure.payload_key'))"),
     Lock("lock_migrations", {}, holds="select pg_advisory_xact_lock(7308895158390189421)"),
+    Lock("claim_free_key", {**KEY, "key": "free"}, holds=f"{NEW_KEY} values (1, 'free', '{ANY}', '')"),
+    Lock("take_back_key", KEY, holds="select 1 from perdure.run_key where key = 'mine' for no key update"),
 ]
 
 
@@ -288,11 +297,13 @@ def locks_in(sql: str) -> list[re.Match[str]]:
 
 LOCKS_IN_FUNCTIONS = {"delete_run": 1, "delete_expired": 2}
 """Of the function that the query calls."""
+LOCKS_OF_CHANGES = {"claim_free_key": 1, "take_back_key": 1}
+"""Of the row that the query writes, which others wait for on purpose."""
 
 
 def test_every_lock_of_every_query_has_its_proof_here() -> None:
     there = {name: len(found) for name, query in queries().items() if (found := locks_in(query.sql))}
-    assert dict(Counter(lock.query for lock in LOCKS)) == {**there, **LOCKS_IN_FUNCTIONS}
+    assert dict(Counter(lock.query for lock in LOCKS)) == {**there, **LOCKS_IN_FUNCTIONS, **LOCKS_OF_CHANGES}
 
 
 def test_no_lock_is_taken_outside_of_the_queries() -> None:

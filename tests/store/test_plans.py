@@ -68,7 +68,7 @@ select gen_random_uuid(), 1, 'w' || i % 5, '1', case when i % 2 = 0 then 'runnin
 insert into perdure.task_queue (id, ns, run_id, seq, name, queue, status, attempt, lost, run_at, owner, scheduled_at, options, input)
 select gen_random_uuid(), 1, gen_random_uuid(), i, 'n', 'q', case when i % 2 = 0 then 'dispatched' else 'pending' end, 1, 0, now(),
        case when i % 2 = 0 then i % 3 end, now(), '', '' from generate_series(1, 5000) i;
-insert into perdure.inbox (ns, run_id, body) select 1, gen_random_uuid(), '' from generate_series(1, 2000);
+insert into perdure.inbox (ns, run_id, body, kind) select 1, gen_random_uuid(), '', 'signal' from generate_series(1, 2000);
 analyze;
 """
 

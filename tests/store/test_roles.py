@@ -247,7 +247,7 @@ READER_MUST_NOT = [
     "select hash from perdure.web_session",
     "select * from perdure.api_key",
     "insert into perdure.audit (actor, action, target) values ('', '', '')",
-    "insert into perdure.inbox (ns, run_id, body) values (1, gen_random_uuid(), '')",
+    "insert into perdure.inbox (ns, run_id, body, kind) values (1, gen_random_uuid(), '', 'signal')",
     "update perdure.run_queue set stuck = null",
     "delete from perdure.run_queue",
     "select perdure.create_partition('run', 'run_p20260101', null, null)",

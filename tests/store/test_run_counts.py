@@ -235,7 +235,7 @@ async def test_commits_of_two_connections_never_wait_for_each_other(dsn: str) ->
             )
             await connection.execute("begin")
             given: dict[str, Any] = dict.fromkeys(sql.columns, ())
-            given |= {"session": session, "number": 1, "closes": [(run_id, "success", 2, None, None, None, b"")]}
+            given |= {"session": session, "number": 1, "closes": [(run_id, "success", 2, None, None, None, b"", False)]}
             await connection.fetch(sql.sql, *sql.bind(given))
         for connection in (one, two):
             await connection.execute("commit")

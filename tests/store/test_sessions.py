@@ -75,7 +75,7 @@ def start_of(
 def end_of(run_id: bytes) -> Batch:
     batch = Batch()
     batch.appends.append(AppendRow(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH))
-    batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH))
+    batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH, False))
     return batch
 
 
@@ -108,11 +108,12 @@ async def test_a_commit_under_a_reaped_session_writes_nothing_at_all(store: Post
             await store.commit(session, number, batch)
     mixed = queued_task(run_id, 1, "dispatched")
     mixed.appends.append(AppendRow(run_id, 2, 2, NS, 1, SUCCEEDED, NO_HASH))
-    mixed.messages.append(MessageRow(run_id, b"mail", None))
-    mixed.promises.append(PromiseRow(run_id, "p", NS, "promise", None))
+    mixed.messages.append(MessageRow(run_id, b"mail", "signal", "s"))
+    mixed.promises.append(PromiseRow(run_id, "p", NS, "promise", None, b"", False))
     mixed.consumed.append(
         await sql.fetchval(
-            "insert into perdure.inbox (ns, run_id, body) values (1, $1, '') returning id", ids.text(run_id)
+            "insert into perdure.inbox (ns, run_id, body, kind) values (1, $1, '', 'signal') returning id",
+            ids.text(run_id),
         )
     )
     mixed.dequeued.append(DequeuedRow(ids.derive(run_id, ids.TASK, 7), 0))
@@ -137,6 +138,7 @@ async def everything(sql: Any) -> dict[str, list[Any]]:
         "task",
         "task_queue",
         "inbox",
+        "set_aside_message",
         "promise",
         "run_state",
     ]
@@ -368,7 +370,7 @@ async def test_only_the_owner_of_a_run_can_end_or_release_it(store: PostgresStor
     release.releases.append(ReleaseRow(run_id, time.time_ns() // 1000, None, None, None, None, 1, NO_HASH))
     await store.commit(other, 1, release)
     close = Batch()
-    close.closes.append(CloseRow(run_id, "success", 1, None, None, None, NO_HASH))
+    close.closes.append(CloseRow(run_id, "success", 1, None, None, None, NO_HASH, False))
     await store.commit(other, 2, close)
     assert await sql.fetchval("select owner from perdure.run_queue") == owner
     assert await sql.fetchval("select count(*) from perdure.run") == 0

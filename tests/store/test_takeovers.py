@@ -134,7 +134,9 @@ async def test_mail_does_not_bring_a_suspect_along(store: PostgresStore, sql: An
     session = (await store.register("second", 60, 0)).id
     assert await claim(store, session) == [run_id]
     await died(store, sql, session)
-    await sql.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '')", ids.text(run_id))
+    await sql.execute(
+        "insert into perdure.inbox (ns, run_id, body, kind) values (1, $1, '', 'signal')", ids.text(run_id)
+    )
     session = (await store.register("third", 60, 0)).id
     assert await store.claim_runs(session, SERVED, 10, with_messages=True, flows=True) == []
     assert await store.claim_runs(session, SERVED, 10, with_messages=False, flows=True) == []

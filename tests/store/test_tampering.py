@@ -38,6 +38,7 @@ from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.api import runs
 from perdure.core.invariants import INVARIANTS, NEEDS, LedgerLine
+from perdure.core.messages import SignalMessage
 from perdure.core.placement import Placement
 from perdure.core.retry import TaskOptions
 from perdure.core.work import StartRequest
@@ -47,7 +48,7 @@ from perdure.programs.verify_ledger import read_ledger, read_signals, read_start
 from perdure.store.migrate import migrate
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger, Signals, Starts
-from perdure.wire.codec import decode_events, encode_events
+from perdure.wire.codec import decode_events, encode_events, encode_message
 from tests.fakes.waiting import forever, until
 
 LIMIT = "60s"
@@ -125,8 +126,12 @@ async def waiting() -> int:
     return await add(1) + await go.next()
 
 
+first = Approval("tampered_first", assignees=["ada"])
+
+
 @workflow(name="tampered_asking")
 async def asking() -> None:
+    await first.wait()
     await Approval("tampered_ok", assignees=["ada"]).wait()
 
 
@@ -184,7 +189,10 @@ async def _make(dsn: str, scene: Scene) -> None:
             await failed.result(LIMIT)
         await (await continued.start(1)).result(LIMIT)
         await waiting.options(timeout="1h").start()
-        await _reached(await asking.start(), "PromiseCreated")
+        asked = await asking.start()
+        await _reached(asked, "PromiseCreated")
+        await asked.approve(first, by="ada")
+        await _reached(asked, "PromiseResolved")
         await client.deploy("flow: tampered-flow\ntasks: {a: {value: 1}}")
         scheduled = Schedule("tampered", child.bind(5), every="24h")
         await scheduled.apply()
@@ -202,6 +210,11 @@ async def _make(dsn: str, scene: Scene) -> None:
             await stopped.result(LIMIT)
         request = StartRequest(workflow="tampered_waiting", version="", input=b"{}", key="c-key")
         await client._backend.call(runs.START, request)
+    await connection.execute(
+        "insert into perdure.set_aside_message (id, ns, run_id, kind, name, body, at, reason) "
+        "select 1, 1, run_id, 'signal', 'w', $1, now(), 'failed' from perdure.run where workflow = 'tampered_failing'",
+        encode_message(SignalMessage("w", b"1")),
+    )
     await _left_in_flight(connection)
     await _batched(connection)
     for n in range(4):
@@ -438,8 +451,8 @@ EDITS = [
     # The audit log.
     (
         23,
-        "its chain ends with line 3",
-        "delete from perdure.audit where id = 4; delete from perdure.audit_chain where n = 4",
+        "its chain ends with line 4",
+        "delete from perdure.audit where id = 5; delete from perdure.audit_chain where n = 5",
     ),
     (23, "is gone", "delete from perdure.audit where id = 4"),
     (23, "is followed by line", "delete from perdure.audit where id = 2; delete from perdure.audit_chain where n = 2"),
@@ -468,7 +481,10 @@ EDITS = [
         "insert into perdure.flow_control_slot (ns, key, holder, run_id) values (1, 'key/x', gen_random_uuid(), gen_random_uuid())",
     ),
     (13, "without a slot", "delete from perdure.flow_control_slot"),
-    (16, "cannot be read", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, 'junk'"),
+    (26, "waits in the inbox", f"insert into perdure.inbox (ns, run_id, body, kind) select 1, {MAIN}, '', 'signal'"),
+    (26, "and the run is failed", "update perdure.set_aside_message set reason = 'cancelled'"),
+    (28, "and continued as", "update perdure.run_chain set head = run_id"),
+    (16, "cannot be read", f"insert into perdure.inbox (ns, run_id, body, kind) select 1, {MAIN}, 'junk', 'signal'"),
     (
         18,
         "after the end of its run",
@@ -484,7 +500,7 @@ EDITS = [
     (24, "do not have this SHA-256", "update perdure.payload_chunk set data = repeat('x', length(data))::bytea"),
     (24, "do not have this SHA-256", "delete from perdure.payload_chunk where n = 1"),
     (24, "not recorded as used", "delete from perdure.payload_use"),
-    (22, "inbox", f"insert into perdure.inbox (ns, run_id, body) select {OTHER}, {MAIN}, ''"),
+    (22, "inbox", f"insert into perdure.inbox (ns, run_id, body, kind) select {OTHER}, {MAIN}, '', 'signal'"),
     (22, "promise", f"insert into perdure.promise (run_id, name, ns, created_at) select {MAIN}, 'p', {OTHER}, now()"),
     (22, "run_state", f"update perdure.run_state set ns = {OTHER} {ENDED}"),
     (22, "its parent", f"update perdure.run set ns = {OTHER} {ENDED}; update perdure.history set ns = {OTHER} {ENDED}"),
@@ -533,7 +549,7 @@ async def test_what_retention_dropped_is_no_damage(copy: str, scene: Scene, tabl
 # -- those that hold at rest only ----------------------------------------------------------------------------------------
 
 AT_REST = [
-    (17, "message", f"insert into perdure.inbox (ns, run_id, body) select 1, {MAIN}, ''"),
+    (17, "message", f"insert into perdure.inbox (ns, run_id, body, kind) select 1, {MAIN}, '', 'signal'"),
     (21, "unfinished tasks", "update perdure.run_queue set stuck = null"),
     (21, "stuck", "update perdure.run_queue set stuck = 'x: y', owner = null"),
 ]
@@ -560,6 +576,7 @@ def _timer_later(e: list[ev.Event]) -> list[ev.Event]:
 
 
 FORGED = [
+    (27, "was not asked", "tampered_asking", lambda e: [x for x in e if not isinstance(x, ev.PromiseCreated)]),
     (5, "comes after event", "tampered_main", lambda e: [*e, ev.CancelRequested()]),
     (6, "never scheduled", "tampered_main", lambda e: [*e[:-1], ev.TasksSucceeded([99], [b"1"]), e[-1]]),
     (7, "and again", "tampered_main", lambda e: [*e[:-1], ev.TasksSucceeded([0], [b"1"]), e[-1]]),
@@ -679,7 +696,7 @@ async def test_a_ledger_that_tells_otherwise_is_named(
 
 
 def test_every_invariant_is_listed_and_has_an_edit_that_breaks_it() -> None:
-    assert list(INVARIANTS) == list(range(1, 26))
+    assert list(INVARIANTS) == list(range(1, 29))
     broken = {case[0] for case in (*EDITS, *AT_REST, *FORGED, *LEDGERS)}
     assert broken == set(INVARIANTS)
     assert set(NEEDS) < set(INVARIANTS)

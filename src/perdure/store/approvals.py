@@ -13,6 +13,7 @@ from perdure.core import ids
 from perdure.core.api.approvals import ApprovalPage, ApprovalPosition
 from perdure.core.approvals import Standing, Vote, decode_spec
 from perdure.core.links import SECRET_BYTES
+from perdure.core.questions import BY_NAME
 from perdure.engine.api.ports import AuditDetail
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
@@ -118,7 +119,7 @@ class PostgresHeldApproval:
             self.is_active, self.now_us = held["active"], held["now"]
             return
         self.is_active, self.now_us = True, row["now"]
-        if row["kind"] == APPROVAL:
+        if row["kind"] == APPROVAL and row["asked"]:
             self.standing = (await _standings(self._c, [row]))[0]
 
     async def cast(self, vote: Vote) -> None:
@@ -148,6 +149,7 @@ class PostgresHeldApproval:
             name=self._name,
             body=message,
             authorized=False,
+            question=BY_NAME,
         )
         return bool(row["won"])
 
@@ -227,4 +229,5 @@ def _standing(r: Any, votes: list[Vote]) -> Standing:
         resolved_us=r["resolved_at"],
         now_us=r["now"],
         votes=votes,
+        question=r["question"],
     )

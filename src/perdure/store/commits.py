@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any, Final
+from uuid import UUID
 
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import Fenced, PayloadMissing, Unavailable
 from perdure.engine.commits.node_counts import node_counts
 from perdure.engine.commits.rows import Batch
-from perdure.engine.commits.store import Committed, NotCommitted, Poison
+from perdure.engine.commits.store import Committed, EndsRefused, NotCommitted, Poison
 from perdure.store.clashes import CLASH, retried
 from perdure.store.connections import TROUBLE
 from perdure.store.dedicated import DedicatedConnection
@@ -21,6 +22,12 @@ from perdure.store.queries import execute, fetch_row
 from perdure.store.sealing.kinds import HISTORY, binding
 
 DOUBT_PAUSE_S: Final = 0.2
+UNREAD: Final = "PD001"
+"""SQLSTATE of perdure.refuse_ends."""
+
+
+def _run_ids(detail: str) -> frozenset[bytes]:
+    return frozenset(UUID(one).bytes for one in detail.split(","))
 
 
 @retried("commit")
@@ -53,7 +60,11 @@ class PostgresCommits(PostgresPort):
             raise NotCommitted(str(e)) from e
         except PayloadMissing as e:
             raise Poison(f"{e.code}: {e}") from e
-        except (pg.PostgresError, ValueError, OverflowError, TypeError) as e:
+        except pg.PostgresError as e:
+            if getattr(e, "sqlstate", None) == UNREAD:
+                raise EndsRefused(_run_ids(str(getattr(e, "detail", ""))), examined=False) from e
+            raise Poison(f"{type(e).__name__}: {e}") from e
+        except (ValueError, OverflowError, TypeError) as e:
             raise Poison(f"{type(e).__name__}: {e}") from e
         if not row["held"]:
             raise Fenced(f"session {session} has expired; the write was refused")
@@ -71,6 +82,8 @@ class PostgresCommits(PostgresPort):
                 if rest["kept"] < len(batch.uses):
                     # Deleted meanwhile, or deleted and stored again: a statement of its own sees which.
                     await check_stored(c, [(use.ns, use.store, use.sha256) for use in batch.uses])
+                if rest["unread"]:
+                    raise EndsRefused(frozenset(rest["unread"]), examined=True)
             return row
 
     async def _settle_doubt(self, session: int, number: int, batch: Batch, cause: BaseException) -> Committed:

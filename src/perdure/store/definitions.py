@@ -10,6 +10,7 @@ from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.api.versions import VersionUse, WorkflowVersions
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
+from perdure.core.messages import SignalMessage
 from perdure.core.subscriptions import events_of
 from perdure.engine.api.ports import Deployment, Remembered, SentOnce
 from perdure.store.clashes import retried
@@ -17,6 +18,7 @@ from perdure.store.connections import Connections
 from perdure.store.port import PostgresPort
 from perdure.store.queries import fetch_row
 from perdure.store.schedules import replace_triggers
+from perdure.wire.codec import encode_message
 
 KEPT_S: Final = 7 * 86_400.0
 """How long an idempotency key is remembered."""
@@ -157,10 +159,13 @@ class PostgresDefinitions(PostgresPort):
                 return Remembered(row["first"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")
 
-    async def send_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> SentOnce:
+    async def send_once(self, ns: int, key: str, digest: bytes, run_id: bytes, message: SignalMessage) -> SentOnce:
         await self._sweep()
+        body = encode_message(message)
         for _ in range(TRIES):
-            row = await self._row("send_message_once", ns=ns, key=key, hash=digest, run_id=run_id, body=body)
+            row = await self._row(
+                "send_message_once", ns=ns, key=key, hash=digest, run_id=run_id, name=message.name, body=body
+            )
             if row["hash"] is not None or not row["active"]:
                 return SentOnce(row["active"], row["sent"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")

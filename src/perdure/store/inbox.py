@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from asyncpg import exceptions as pg
 
 from perdure.core.errors import Unavailable
+from perdure.core.limits import MESSAGES_PENDING_MAX
+from perdure.core.messages import Message, kind_of, name_of
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.ports import SendRow
 from perdure.store.clashes import CLASH, retried
@@ -15,6 +17,7 @@ from perdure.store.connections import TROUBLE
 from perdure.store.dedicated import DedicatedConnection
 from perdure.store.port import PostgresPort
 from perdure.store.queries import fetch_row
+from perdure.wire.codec import encode_message
 
 
 @retried("send_many")
@@ -24,9 +27,10 @@ class PostgresInbox(PostgresPort):
         self._sending = DedicatedConnection(dsn, self._pool)
         self._sending_one = asyncio.Lock()
 
-    async def send(self, run_id: bytes, ns: int, body: bytes) -> int | None:
+    async def send(self, run_id: bytes, ns: int, message: Message) -> int | None:
         """The session that owns the run, 0 without an owner; None when there is no such active run."""
-        row = await self._row("send_message", run_id=run_id, ns=ns, body=body)
+        kind, name = kind_of(message), name_of(message)
+        row = await self._row("send_message", run_id=run_id, ns=ns, body=encode_message(message), kind=kind, name=name)
         return None if row is None else row["owner"] or 0
 
     async def send_many(self, rows: Sequence[SendRow]) -> list[int]:
@@ -35,14 +39,20 @@ class PostgresInbox(PostgresPort):
         On a connection of its own, so that large reads do not delay messages."""
         places: dict[tuple[bytes, int], int] = {}
         messages = [
-            (places.setdefault((run_id, ns), len(places) + 1), body, key, named, stop)
-            for run_id, ns, body, key, named, stop in rows
+            (places.setdefault((run_id, ns), len(places) + 1), body, key, named, kind, name)
+            for run_id, ns, body, key, named, kind, name in rows
         ]
         try:
             async with self._sending_one:
                 connection = await self._sending.get()
                 with self._pool.stalls.watched():
-                    row = await fetch_row(connection, "send_messages", runs=list(places), messages=messages)
+                    row = await fetch_row(
+                        connection,
+                        "send_messages",
+                        runs=list(places),
+                        messages=messages,
+                        pending_max=MESSAGES_PENDING_MAX,
+                    )
                     await self._sending.await_standby()
         except (pg.UniqueViolationError, *CLASH) as e:
             raise NotCommitted(str(e)) from e
@@ -61,7 +71,9 @@ class PostgresInbox(PostgresPort):
         await self._fetch("insert_message_key", run_id=run_id, key=key)
 
     async def resolve_promise(
-        self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool
+        self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool, question: bytes = b""
     ) -> tuple[bool, bool]:
-        row = await self._row("resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=authorized)
+        row = await self._row(
+            "resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=authorized, question=question
+        )
         return row["active"], row["won"]

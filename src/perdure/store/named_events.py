@@ -6,16 +6,25 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core.api.named_events import EventEmitted, EventItem, EventStartItem, WebhookItem
+from perdure.core.api.named_events import EventEmitted, EventItem, EventStartItem, SignalTarget, WebhookItem
 from perdure.core.errors import Conflict
 from perdure.core.limits import EVENT_STARTS_SHOWN_MAX, EVENT_WAITS_PAGE, EVENTS_PER_LOOK, WEBHOOKS_MAX
-from perdure.core.messages import PromiseMessage
 from perdure.core.webhooks import SignatureScheme
-from perdure.engine.services.named_events import Find, Hook, HookSpec, OpenEvent, OpenWait, PutHook, Round
+from perdure.engine.services.named_events import (
+    Find,
+    FindPast,
+    Hook,
+    HookSpec,
+    LookRound,
+    OpenEvent,
+    OpenWait,
+    PutHook,
+    Round,
+)
 from perdure.store.clashes import retried
+from perdure.store.event_looks import EventRow, event_row, look_back
 from perdure.store.port import PostgresPort
 from perdure.store.queries import execute, fetch, fetch_row
-from perdure.wire.codec import encode_message
 
 _START: Final = (bytes(16), "")
 """Before every wait."""
@@ -38,10 +47,15 @@ class PostgresNamedEvents(PostgresPort):
         async with self._pool.take() as c, c.transaction():
             return await self._match(c, find)
 
+    async def look_back(self, find: FindPast) -> LookRound:
+        """One transaction: some waits that look back, and a page of past events each."""
+        async with self._pool.take() as c, c.transaction():
+            return await look_back(c, find)
+
     async def _match(self, c: Any, find: Find) -> Round:
         events = await fetch(c, "claim_events", limit=EVENTS_PER_LOOK)
         pages: list[_Page] = []
-        wanted: dict[Place, tuple[int, bytes]] = {}
+        wanted: dict[Place, EventRow] = {}
         for e in events:
             after = (e["after_run"], e["after_name"]) if e["after_run"] is not None else _START
             rows = await fetch(
@@ -58,16 +72,16 @@ class PostgresNamedEvents(PostgresPort):
             pages.append(page)
             for w in await find(OpenEvent(e["id"], e["ns"], e["name"], e["body"]), page.waits):
                 # Of two events in one round the older one is first.
-                wanted.setdefault((w.run_id, w.name), (e["id"], encode_message(PromiseMessage(w.name, e["body"]))))
+                wanted.setdefault((w.run_id, w.name), event_row(w, e["id"], e["body"]))
         won, held = await self._keep(c, wanted) if wanted else (set[Place](), set[Place]())
         if pages:
             await execute(c, "advance_events", events=[p.advanced(wanted, won, held) for p in pages])
         unfinished = sum(not p.is_done(held) for p in pages)
         return Round(len(pages), list(dict.fromkeys(run_id for run_id, _ in won)), len(held), unfinished)
 
-    async def _keep(self, c: Any, wanted: dict[Place, tuple[int, bytes]]) -> tuple[set[Place], set[Place]]:
+    async def _keep(self, c: Any, wanted: dict[Place, EventRow]) -> tuple[set[Place], set[Place]]:
         places = list(wanted)
-        row = await fetch_row(c, "resolve_event_waits", waits=[(*place, body) for place, (_, body) in wanted.items()])
+        row = await fetch_row(c, "resolve_event_waits", waits=list(wanted.values()))
         return {places[n - 1] for n in row["won"]}, {places[n - 1] for n in row["held"]}
 
     async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]:
@@ -125,26 +139,35 @@ class PostgresNamedEvents(PostgresPort):
         if row is None:
             return None
         sealed = [row["secret"]] if row["old_secret"] is None else [row["secret"], row["old_secret"]]
-        return Hook(row["ns"], HookSpec(name, row["event"], row["key"], _scheme(row["scheme"])), sealed)
+        return Hook(row["ns"], _spec(name, row), sealed)
+
+    async def delivered_to(self, ns: int, key: str) -> bytes | None:
+        row = await self._row("delivered_to", ns=ns, key=key)
+        return None if row is None else row["run_id"]
 
 
 def _scheme(text: str) -> SignatureScheme:
     return msgspec.json.decode(text, type=SignatureScheme)
 
 
-def _spec_columns(hook: HookSpec) -> dict[str, str]:
+def _spec_columns(hook: HookSpec) -> dict[str, str | None]:
     scheme = msgspec.json.encode(hook.scheme).decode()
-    return {"name": hook.name, "event": hook.event, "key": hook.key, "scheme": scheme}
+    signal = None if hook.signal is None else msgspec.json.encode(hook.signal).decode()
+    return {"name": hook.name, "event": hook.event, "key": hook.key, "scheme": scheme, "signal": signal}
+
+
+def _spec(name: str, row: Any) -> HookSpec:
+    signal = None if row["signal"] is None else msgspec.json.decode(row["signal"], type=SignalTarget)
+    return HookSpec(name, row["event"], row["key"], _scheme(row["scheme"]), signal)
 
 
 def _item(hook: HookSpec, row: Any) -> WebhookItem:
-    return WebhookItem(
-        hook.name, hook.event, hook.key, hook.scheme, row["old_until"], row["created_at"], row["created_by"]
-    )
+    times = row["old_until"], row["created_at"]
+    return WebhookItem(hook.name, hook.event, hook.key, hook.scheme, *times, row["created_by"], hook.signal)
 
 
 def _webhook(name: str, row: Any) -> WebhookItem:
-    return _item(HookSpec(name, row["event"], row["key"], _scheme(row["scheme"])), row)
+    return _item(_spec(name, row), row)
 
 
 class _Page:
@@ -160,9 +183,9 @@ class _Page:
     def is_done(self, held: set[Place]) -> bool:
         return len(self.waits) < EVENT_WAITS_PAGE and self._held_at(held) is None
 
-    def advanced(self, wanted: dict[Place, tuple[int, bytes]], won: set[Place], held: set[Place]) -> tuple[Any, ...]:
+    def advanced(self, wanted: dict[Place, EventRow], won: set[Place], held: set[Place]) -> tuple[Any, ...]:
         """Its row of advance_events. The place is right before the first wait that was held: what was kept after it is not open any more."""
-        mine = sum(wanted[p][0] == self.event for p in won)
+        mine = sum(wanted[p].event_id == self.event for p in won)
         at = self._held_at(held)
         seen = self.waits if at is None else self.waits[:at]
         place = (seen[-1].run_id, seen[-1].name) if seen else self.after

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+import msgspec
+
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.calls import encode_json
@@ -27,6 +29,7 @@ from perdure.engine.ports import (
     DeletedRun,
     ForkedRun,
     HistoryRow,
+    PublishedVersion,
     RetryChanges,
 )
 from perdure.store import flow_control, partitions
@@ -121,17 +124,21 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
                 _text(one.hooks or None),
                 _text(one.subscriptions or None),
                 _text(encode_json(events_of(one.subscriptions))) if one.subscriptions else None,
+                _text(one.messages or None),
             )
             for workflow, one in code
         ]
         refused = await self._fetch("register_versions", ns=ns, versions=rows)
         return [(r["workflow"], r["version"]) for r in refused]
 
-    async def published(self, ns: int, workflow: str, version: str) -> tuple[bytes | None, bool]:
-        row = await self._row("workflow_parameters", ns=ns, workflow=workflow, version=version)
+    async def published(self, ns: int, workflow: str, version: str) -> PublishedVersion:
+        row = await self._row("workflow_published", ns=ns, workflow=workflow, version=version)
         if row is None:
-            return None, False
-        return row["parameters"].encode() if row["parameters"] is not None else None, row["pinned"]
+            return PublishedVersion()
+        parameters, messages = (
+            row[name].encode() if row[name] is not None else None for name in ("parameters", "messages")
+        )
+        return PublishedVersion(parameters, messages, row["pinned"])
 
     async def save_task_options(self, ns: int, options: Mapping[str, bytes | None]) -> None:
         await self._execute(
@@ -195,6 +202,8 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
             epoch=r["epoch"],
             successor=r["successor"],
             paused_by=r["paused_by"],
+            head=r["head"],
+            full=tuple(msgspec.json.decode(r["full_signals"] or "[]")),
         )
 
     async def ended(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]:
@@ -221,7 +230,6 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
     async def sweep(self) -> int:
         forwarded = await self._fetch("forward_orphaned_messages")
         await self._fetch("delete_orphaned_messages")
-        await self._fetch("delete_orphaned_promises")
         await self._fetch("delete_old_message_keys", age_s=float(MESSAGE_KEYS_KEPT_S), limit=KEYS_TRIMMED)
         await self._fetch("delete_orphaned_workers")
         await self._fetch("delete_orphaned_backlogs")

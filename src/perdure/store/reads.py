@@ -24,6 +24,7 @@ from perdure.core.api.runs import (
     RunItem,
     TaskItem,
     TaskPage,
+    UnreadMessage,
 )
 from perdure.core.errors import IllegalTransition
 from perdure.core.lifecycle import RUN_TERMINAL, TaskStatus
@@ -38,6 +39,7 @@ from perdure.engine.api.ports import (
     RUNS_COUNTED_MAX,
     SCAN_ROWS_MAX,
     TASKS_COUNTED_MAX,
+    UNREAD_SHOWN_MAX,
 )
 from perdure.store import wait_reasons
 from perdure.store.attempts import read_attempts
@@ -72,6 +74,7 @@ class PostgresReads(PostgresWorkflowRuns, PostgresWorkers, PostgresRunCounts):
             item, ends, outstanding = found
             counts = await self._counts(c, ns, run_id)
             waits = await wait_reasons.waits_of(c, ns, run_id)
+            unread = await _unread(c, ns, run_id)
             if not waits and outstanding is not None:  # its engine has it in memory
                 waits = reasons.ordered(outstanding.waits)
         if outstanding is not None:  # those that have no row yet
@@ -84,6 +87,7 @@ class PostgresReads(PostgresWorkflowRuns, PostgresWorkers, PostgresRunCounts):
             tasks=counts,
             outstanding=outstanding,
             waits=waits or [],
+            unread=unread,
         )
 
     async def _run(self, c: Any, ns: int, run_id: bytes) -> tuple[RunItem, Any, Outstanding | None] | None:
@@ -399,10 +403,20 @@ def fold(rows: Sequence[Any]) -> Outstanding | None:
         tasks={seq: (e.name, e.queue, scheduled[seq], ev.label(e, seq)) for seq, e in state.tasks.items()},
         timer_us=min(state.timers.values(), default=None),
         children=len(state.children),
-        promises=sorted(state.promises.keys() - state.resolved),
+        promises=sorted(created.name for created in state.open_promises()),
         cancel_requested=state.cancel_requested,
         waits=reasons.of_run(state),
     )
+
+
+async def _unread(c: Any, ns: int, run_id: bytes) -> list[UnreadMessage]:
+    """Pending messages, and those that were set aside."""
+    where: dict[str, Any] = {"run_id": run_id, "ns": ns, "limit": UNREAD_SHOWN_MAX}
+    aside = await fetch(c, "set_aside_messages", **where)
+    pending = await fetch(c, "pending_messages", **where)
+    return [UnreadMessage(r["kind"], r["name"] or "", r["at"], r["reason"]) for r in aside] + [
+        UnreadMessage(r["kind"], r["name"] or "", r["at"]) for r in pending
+    ]
 
 
 def _lines_from(r: Any, place: LogPosition, newest: bool) -> list[tuple[LogPosition, LogLine]]:

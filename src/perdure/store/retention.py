@@ -215,7 +215,11 @@ class PostgresRetention(PostgresPort):
         return int(await self._value("delete_expired", id=job.id, epoch=job.epoch, batch=batch))
 
     async def free_keys(self, job: RetentionJob, after: bytes) -> bytes | None:
+        """A page of what is not partitioned. The next position; None: there is no more."""
         last: bytes | None = await self._value("delete_dropped_keys", after=after, high=job.high, limit=KEYS_FREED)
+        if last is None:
+            while await self._value("delete_dropped_messages", low=job.low, high=job.high, limit=KEYS_FREED):
+                pass
         return last
 
     async def delete_old_holds(self) -> None:

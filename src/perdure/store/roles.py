@@ -34,7 +34,7 @@ ENGINE_GRANTS: Final = {
     "migration": "select",
     "namespace": "select, insert, update (name, deleted_at)",
     "workflow": "select, insert, update",
-    "workflow_version": "select, insert, update (control, parameters, hash, pinned, build_id, seen_at, hooks, subscriptions, on_events)",
+    "workflow_version": "select, insert, update (control, parameters, messages, hash, pinned, build_id, seen_at, hooks, subscriptions, on_events)",
     "task_type": "select, insert, update",
     "engine_session": _ROWS,
     "commit_log": "select, insert, delete",
@@ -44,13 +44,15 @@ ENGINE_GRANTS: Final = {
     "run": "select, insert, delete",  # a run that is opened again moves back
     "run_count": _ROWS,
     "run_duration": _ROWS,
-    "run_key": "select, insert, delete",
+    "run_key": _ROWS,
+    "run_chain": _ROWS,
     "history": "select, insert",
     "task": "select, insert, delete",  # and what failed in it is written anew
     "task_attempt": "select, insert, delete",  # one that counted as lost and was not
     "attempt": "select",
     "task_queue": _ROWS,
     "inbox": _ROWS,
+    "set_aside_message": _ROWS,
     "promise": _ROWS,
     "vote": _ROWS,
     "decided_approval": _ROWS,
@@ -58,6 +60,7 @@ ENGINE_GRANTS: Final = {
     "used_link": _ROWS,
     "secret": "select, insert",
     "named_event": _ROWS,
+    "event_look": _ROWS,
     "event_start": _ROWS,
     "webhook": _ROWS,
     "service_instance": _ROWS,
@@ -146,7 +149,7 @@ READER_GRANTS: Final = {
     "api_key": f"select ({_KEY_COLUMNS})",
     "secret": "select (name, created_at)",
     "payload_key": "select (id, master, created_at, rewrapped_at)",
-    "webhook": "select (ns, name, event, key, scheme, old_until, created_at, created_by)",
+    "webhook": "select (ns, name, event, key, scheme, signal, old_until, created_at, created_by)",
     "notification_rule": "select (id, ns, name, workflows, kinds, late_after_us, target, address, created_at, created_by, dropped)",
     "web_session": "select (subject, name, key_id, role, namespace, created_at, used_at, expires_at)",
 }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.core.events import PROMISE_WORDS
 from perdure.engine.ports import ForkedRun
 from perdure.store.flow_control import put_groups
 from perdure.store.payloads import check_stored
 from perdure.store.queries import execute, fetch_row
+from perdure.store.run_retry import promise_row
 
 
 async def fork_run(connection: Any, r: ForkedRun) -> bool:
@@ -46,10 +46,7 @@ async def fork_run(connection: Any, r: ForkedRun) -> bool:
                 (t.id, t.seq, t.name, t.queue, t.options, t.input, t.wait_us, t.group.id if t.group else None, t.node)
                 for t in r.queued
             ],
-            promises=[
-                (name, kept, PROMISE_WORDS[p.kind] if p else "promise", (p.spec.decode() or None) if p else None)
-                for name, (kept, p) in r.promises.items()
-            ],
+            promises=[promise_row(p) for p in r.promises],
             states=r.states.items(),
             uses=r.uses,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.engine.api.sql_request_port import SqlRequest
+from perdure.engine.api.sql_request_port import RequestedStart, SqlRequest, StartLook
 from perdure.engine.services.new_runs import NewRun
 from perdure.store.clashes import retried
 from perdure.store.deferred_starts import LEASE_S, insert_run
@@ -15,6 +15,15 @@ class PostgresSqlRequests(PostgresPort):
     async def take(self, limit: int) -> list[SqlRequest]:
         rows = await self._fetch("claim_sql_requests", limit=limit, lease_s=LEASE_S)
         return [SqlRequest(*r.values()) for r in rows]
+
+    async def find_start(self, ns: int, run_id: bytes | None, key: str | None) -> StartLook:
+        row = await self._row("find_sql_start", ns=ns, run_id=run_id, key=key)
+        has_run, *start = row.values()
+        return StartLook(has_run, RequestedStart(*start) if start[0] is not None else None)
+
+    async def claim_start(self, id: int) -> SqlRequest | None:
+        row = await self._row("claim_sql_start", id=id, lease_s=LEASE_S)
+        return None if row is None else SqlRequest(*row.values())
 
     async def begin(self, id: int, run: NewRun) -> bool:
         """One transaction: the request goes, the key and the run come. False: the key has a run, or another engine has carried it out."""

@@ -12,9 +12,9 @@ from perdure.store.port import PostgresPort
 
 @retried()
 class PostgresUpdates(PostgresPort):
-    async def ask(self, place: Place, body: bytes) -> UpdateSent:
+    async def ask(self, place: Place, name: str, body: bytes) -> UpdateSent:
         ns, run_id, id = place
-        return _asked(await self._row("ask_update", run_id=run_id, ns=ns, id=id, body=body))
+        return _asked(await self._row("ask_update", run_id=run_id, ns=ns, id=id, name=name, body=body))
 
     async def find(self, place: Place) -> UpdateSent:
         ns, run_id, id = place

@@ -37,6 +37,7 @@ from perdure.core.invariants import (
     StoredTask,
     Tally,
     TaskColumns,
+    check_answers,
     check_attempts,
     check_deadline,
     check_executions,
@@ -45,6 +46,7 @@ from perdure.core.invariants import (
     unopened,
     unreadable,
 )
+from perdure.core.invariants.signals import SignalBook
 from perdure.core.messages import SignalMessage
 from perdure.core.payloads import MARK
 from perdure.store.connections import connect
@@ -88,6 +90,7 @@ async def verify(
         await payloads.contents()
         await reader.orphan_tasks()
         await reader.messages()
+        await reader.places()
         await reader.slots()
         await reader.batches()
         await reader.kinds()
@@ -120,52 +123,6 @@ class _ByRun:
 
     def rest(self) -> Iterator[tuple[str, list[LedgerLine]]]:
         return self.up_to("~")
-
-
-class SignalBook:
-    """Acknowledged signals against those that runs have received or have in their inbox. A signal follows its run to the one that continues it."""
-
-    def __init__(self, signals: Iterable[AcknowledgedSignal]) -> None:
-        self._sent: defaultdict[bytes, list[AcknowledgedSignal]] = defaultdict(list)
-        for s in signals:
-            self._sent[ids.parse(s.run)].append(s)
-        self._roots = {run: run for run in self._sent}
-        self._got: defaultdict[bytes, list[tuple[str, Any]]] = defaultdict(list)
-        self._pending: defaultdict[bytes, list[tuple[str, Any]]] = defaultdict(list)
-
-    def wants(self, run_id: bytes) -> bool:
-        return run_id in self._roots
-
-    def received(self, fold: RunFold) -> None:
-        root = self._roots.get(fold.run_id)
-        if root is not None:
-            self._got[root].extend((name, msgspec.json.decode(value)) for name, value in fold.signals)
-            if fold.next_run:
-                self._roots[fold.next_run] = root
-
-    def pending(self, run_id: bytes, signal: SignalMessage) -> None:
-        root = self._roots.get(run_id)
-        if root is not None:
-            self._pending[root].append((signal.name, msgspec.json.decode(signal.value)))
-
-    def settle(self, findings: Findings) -> None:
-        for run_id, sent in self._sent.items():
-            findings.examine(16, len(sent))
-            there = self._got[run_id] + self._pending[run_id]
-            for one in {(s.name, repr(s.value)): (s.name, s.value) for s in sent}.values():
-                wanted, found = sum((s.name, s.value) == one for s in sent), there.count(one)
-                if found != wanted:
-                    what = f"signal {one[0]} {one[1]!r} was acknowledged {wanted} times, and is received or pending {found} times"
-                    findings.violate(16, ids.text(run_id), what)
-            for sender in {s.sender for s in sent}:
-                mine = [(s.name, s.value) for s in sent if s.sender == sender]
-                order = [one for one in there if one in mine]
-                if len(order) == len(mine) and order != mine:
-                    findings.violate(
-                        16,
-                        ids.text(run_id),
-                        f"signals of {sender or 'one sender'} came in another order than they were sent",
-                    )
 
 
 class _VerifyPage:
@@ -252,7 +209,9 @@ class _Reader:
         for r in await fetch(self._c, "verify_keys", run_ids=run_ids):
             page.keys[r["run_id"]].append(StoredKey(r["ns"], r["key"], r["input_hash"]))
         for r in await fetch(self._c, "verify_promises", run_ids=run_ids):
-            page.promises[r["run_id"]].append(StoredPromise(r["name"], r["kind"], r["is_resolved"]))
+            page.promises[r["run_id"]].append(
+                StoredPromise(r["name"], r["kind"], r["is_resolved"], r["is_asked"], r["question"])
+            )
         for r in await fetch(self._c, "verify_namespaces", run_ids=run_ids):
             page.namespaces.append((r["kind"], r["run_id"], r["ns"]))
         parents = {
@@ -312,6 +271,7 @@ class _Reader:
             fold.settle(stored, page.tasks[run_id], list(page.queued[run_id]), page.state[run_id], page.active_children)
             check_attempts(fold, page.tasks[run_id], page.attempts[run_id], page.queued[run_id], self._findings)
             check_promises(fold, page.promises[run_id], self._findings)
+            check_answers(fold, self._findings)
             check_keys(fold, page.keys[run_id], self._findings, active=any(one.active for one in stored))
             for one in stored:
                 check_deadline(fold, one, page.clock_us, self._findings)
@@ -345,6 +305,14 @@ class _Reader:
                         self._signals.pending(r["run_id"], message)
             after = rows[-1]["id"]
         self._signals.settle(self._findings)
+
+    async def places(self) -> None:
+        """Where messages lie, and what keys and chains name. Retention may be about to follow a run that it has taken."""
+        for number, statement in ((26, "verify_places"), (28, "verify_chains")):
+            self._findings.examine(number, (await fetch_row(self._c, f"{statement}_examined"))["examined"])
+            for r in await fetch(self._c, statement):
+                if r["run_id"] >= self._dropped:
+                    self._findings.violate(number, ids.text(r["run_id"]), r["what"])
 
     async def slots(self) -> None:
         for r in await fetch(self._c, "verify_slots"):

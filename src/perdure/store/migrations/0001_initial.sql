@@ -145,6 +145,7 @@ create table perdure.workflow_version (
   control       text,
   timeout_us    bigint,
   parameters    text,
+  messages      text,
   hash          text,
   pinned        boolean not null default false,
   build_id      text,
@@ -168,6 +169,7 @@ comment on column perdure.workflow_version.source is 'a flow as its author wrote
 comment on column perdure.workflow_version.control is 'flow-control options of its runs as JSON';
 comment on column perdure.workflow_version.timeout_us is 'how long a run of a flow may take';
 comment on column perdure.workflow_version.parameters is 'parameters of a Python workflow as JSON of core/parameters.py; a start that does not fit is refused';
+comment on column perdure.workflow_version.messages is 'messages that a Python workflow reads as JSON of core/published_messages.py; others are refused';
 
 -- Tasks as workers last described them: arguments as JSON Schema, for editors and the checks of `with:`, and the options that a
 -- task declares where it is defined, which a flow records with every task it schedules.
@@ -220,6 +222,7 @@ create table perdure.run_queue (
   events          int,
   head            bytea,
   pin             text not null default '',
+  full_signals    text,
   check (owner is null or status = 'running'),
   check (owner is null or not halted),
   check ((paused_at is null) = (paused_by is null))
@@ -235,6 +238,7 @@ comment on column perdure.run_queue.expires_at is 'it fails if it has not begun 
 comment on column perdure.run_queue.attributes is 'a flat JSON object of the user, to find the run by';
 comment on column perdure.run_queue.waiting_on is 'the first wait reason, by which lists are filtered; null while an engine decides the run';
 comment on column perdure.run_queue.wait_reasons is 'all of them: JSON of core/wait_reasons.py';
+comment on column perdure.run_queue.full_signals is 'signals of which its code has left too many unread, as JSON: no more of them are taken';
 comment on column perdure.run_queue.group_id is 'its flow-control group; null: nothing limits it';
 comment on column perdure.run_queue.admitted_at is 'when flow control admitted it';
 comment on column perdure.run_queue.deadline_at is 'the run must have ended by then';
@@ -363,7 +367,15 @@ begin
   end if;
 end $$;
 
--- Runs that were started under an id of the user's own.
+-- The last run of a chain (wf.continue_as_new), by the id of its first, which senders use. Written by each commit that continues the chain.
+create table perdure.run_chain (
+  run_id uuid primary key,
+  ns     int not null,
+  head   uuid not null
+) with (fillfactor = 50);
+create index run_chain_head on perdure.run_chain (head);
+
+-- Runs that were started under an id of the user's own. The key of a chain names its last run.
 create table perdure.run_key (
   ns         int not null,
   key        text not null,
@@ -759,14 +771,52 @@ create table perdure.inbox (
   run_id    uuid not null,
   body      bytea not null,
   at        timestamptz not null default now(),
-  stop      text check (stop in ('cancel', 'terminate'))
+  kind      text not null check (kind in ('signal', 'promise', 'answer', 'update', 'cancel', 'terminate', 'pause', 'child', 'task')),
+  name      text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-comment on column perdure.inbox.stop is 'it asks the run to end, by its own code or at once';
+comment on column perdure.inbox.kind is 'from it follows what becomes of the message when the run ends: core/message_life.py';
+comment on column perdure.inbox.name is 'of the signal, promise, approval or update';
 create index inbox_run  on perdure.inbox (run_id);
-create index inbox_stop on perdure.inbox (run_id, stop) where stop is not null;
+create index inbox_stop on perdure.inbox (run_id, kind) where kind in ('cancel', 'terminate');
 
--- Keys that senders gave to their messages: a second message under a key is the first one, sent again. Rows go with the run.
--- Those of a run that continues stay, under the id that senders know, until they are old.
+-- Messages that were acknowledged, and whose run ended before its code got them. A retry of the run moves them back into the inbox. They go
+-- with the run.
+create table perdure.set_aside_message (
+  id           bigint primary key,
+  ns           int not null,
+  run_id       uuid not null,
+  kind         text not null,
+  name         text,
+  body         bytea not null,
+  at           timestamptz not null,
+  set_aside_at timestamptz not null default now(),
+  reason       text not null
+);
+comment on column perdure.set_aside_message.id is 'as in the inbox: the order in which messages came';
+comment on column perdure.set_aside_message.at is 'when it was sent';
+comment on column perdure.set_aside_message.reason is 'how the run ended: failed, cancelled, success, continued';
+create index set_aside_message_run on perdure.set_aside_message (run_id, id);
+
+-- Runs that an end would leave unread messages of: called in the statement that ends them, while it has the locks of their rows. A volatile
+-- function sees what was committed until now, so a message whose sender had the row's KEY SHARE lock before is among them.
+create function perdure.find_unread(ended uuid[]) returns uuid[] language plpgsql as $$
+begin
+  return array(select distinct i.run_id from perdure.inbox i
+                where i.run_id = any(ended) and i.kind in ('signal', 'promise', 'answer', 'update'));
+end $$;
+
+-- Refuses a commit whose ends would leave messages unread. The engine writes those ends by themselves, message by message.
+create function perdure.refuse_ends(unread uuid[]) returns boolean language plpgsql as $$
+begin
+  if cardinality(unread) > 0 then
+    raise exception 'perdure: runs with unread messages cannot end' using errcode = 'PD001', detail = array_to_string(unread, ',');
+  end if;
+  return false;
+end $$;
+
+-- Keys that senders gave to their messages: a second message under a key is the first one, sent again. Rows go when the run ends for good.
+-- Those of a run that continues or has failed stay, under the id that senders know, until they are old; so do those of webhooks, which
+-- begin with `hook:`.
 create table perdure.message_key (
   run_id uuid not null,
   key    text not null,
@@ -774,6 +824,7 @@ create table perdure.message_key (
   primary key (run_id, key)
 );
 create index message_key_age on perdure.message_key (at);
+create index message_key_hook on perdure.message_key (key) where key like 'hook:%';
 
 -- Values that runs wait for. An approval may be answered by its assignees, and from escalate_at on by those of escalate_to.
 create table perdure.promise (
@@ -785,22 +836,34 @@ create table perdure.promise (
   kind        text not null default 'promise' check (kind in ('promise', 'approval', 'event')),
   spec        text,
   event       text,
+  event_id    bigint,
+  since       timestamptz generated always as
+                (case when kind = 'event' then coalesce(to_timestamp((spec::jsonb->>'since_us')::bigint / 1e6), created_at) end) stored,
+  wait_key    text generated always as (case when kind = 'event' then spec::jsonb->>'key' end) stored,
   assignees   text[],
   quorum      int,
   deadline_at timestamptz,
   escalate_at timestamptz,
   escalate_to text[],
   authorized  boolean not null default false,
+  asked       boolean not null default true,
+  question    bytea not null default '',
   primary key (run_id, name)
 );
+comment on column perdure.promise.asked is 'the run asks for it. False: it was resolved before it was asked for, or its run has failed, and a retry has not asked for it again';
+comment on column perdure.promise.question is 'digest of what it asks (core/questions.py); empty for a plain promise. Votes belong to the question, not to the name';
 comment on column perdure.promise.spec is 'JSON of core/approvals.py or core/named_events.py, as in the history';
 comment on column perdure.promise.event is 'the named event that resolves it';
+comment on column perdure.promise.event_id is 'the row of named_event that resolved it';
+comment on column perdure.promise.since is 'a wait for a named event gets events from this moment on';
+comment on column perdure.promise.wait_key is 'digest of what the wait asks for: waits of a run with the same key get each event once';
 comment on column perdure.promise.authorized is 'resolved by a caller that may answer for others; an approval with assignees that is requested later stays resolved';
-create index promise_open_approvals on perdure.promise (ns, created_at, run_id, name) where kind = 'approval' and resolved_at is null;
-create index promise_deadlines      on perdure.promise (ns, deadline_at, run_id, name) where kind = 'approval' and resolved_at is null and deadline_at is not null;
-create index promise_open_events    on perdure.promise (ns, event, run_id, name) where kind = 'event' and resolved_at is null;
+create index promise_open_approvals on perdure.promise (ns, created_at, run_id, name) where kind = 'approval' and resolved_at is null and asked;
+create index promise_deadlines      on perdure.promise (ns, deadline_at, run_id, name) where kind = 'approval' and resolved_at is null and asked and deadline_at is not null;
+create index promise_open_events    on perdure.promise (ns, event, run_id, name) where kind = 'event' and resolved_at is null and asked;
+create index promise_events         on perdure.promise (run_id, event_id) where event_id is not null;
 
--- Answers to approvals, one per person. They go with the promise; the audit log keeps them.
+-- Answers to approvals, one per person. They go with the question; the audit log keeps them.
 create table perdure.vote (
   run_id   uuid not null,
   name     text not null,
@@ -827,7 +890,8 @@ create table perdure.decided_approval (
   escalate_to text[],
   voters      text[] not null,
   votes       jsonb not null,
-  primary key (run_id, name)
+  question    bytea not null default '',
+  primary key (run_id, name, question)
 );
 comment on column perdure.decided_approval.resolved_at is 'null: its deadline passed';
 create index decided_approval_list on perdure.decided_approval (ns, decided_at, run_id, name);
@@ -845,10 +909,10 @@ declare
   votes jsonb := perdure.votes(old.run_id, old.name);
   resolved timestamptz := case when tg_op = 'UPDATE' then new.resolved_at end;
 begin
-  insert into perdure.decided_approval (run_id, name, ns, created_at, resolved_at, decided_at, spec, assignees, escalate_to, voters, votes)
+  insert into perdure.decided_approval (run_id, name, ns, created_at, resolved_at, decided_at, spec, assignees, escalate_to, voters, votes, question)
   values (old.run_id, old.name, old.ns, old.created_at, resolved, coalesce(resolved, old.deadline_at), old.spec, old.assignees, old.escalate_to,
-          array(select jsonb_array_elements(votes)->>'who'), votes)
-  on conflict (run_id, name) do update
+          array(select jsonb_array_elements(votes)->>'who'), votes, old.question)
+  on conflict (run_id, name, question) do update
     set created_at = excluded.created_at, resolved_at = excluded.resolved_at, decided_at = excluded.decided_at, spec = excluded.spec,
         assignees = excluded.assignees, escalate_to = excluded.escalate_to, voters = excluded.voters, votes = excluded.votes;
   return null;
@@ -905,12 +969,47 @@ create table perdure.named_event (
   after_run  uuid,
   after_name text,
   done_at    timestamptz,
+  xid        bigint not null default pg_current_xact_id()::text::bigint,
   unique (ns, name, key)
 );
+comment on column perdure.named_event.xid is 'the transaction that emitted it: an event that a snapshot does not show has at least the xmin of the snapshot';
 create index named_event_open on perdure.named_event (id) where done_at is null;
 create index named_event_list on perdure.named_event (ns, id);
 create index named_event_name on perdure.named_event (ns, name, id);
 create index named_event_age  on perdure.named_event (at);
+create index named_event_past on perdure.named_event (ns, name, at, id);
+create index named_event_late on perdure.named_event (ns, name, xid);
+
+-- Waits that look back for an event: a row is a to-do for any engine, written with the wait and deleted when nothing is left to look at. A look
+-- goes twice over the events since `promise.since`: over all that are there, then over those that came meanwhile (is_final). The argument
+-- that no event falls between looks and the matching of new events stands at event_waits in store/sql/named_events.sql.
+create table perdure.event_look (
+  id         bigint generated always as identity primary key,
+  run_id     uuid not null,
+  name       text not null,
+  ns         int not null,
+  event      text not null,
+  after_at   timestamptz not null,
+  after_id   bigint not null default 0,
+  late_xid   bigint,
+  is_final   boolean not null default false,
+  unique (run_id, name)
+);
+comment on column perdure.event_look.name is 'of the promise';
+comment on column perdure.event_look.after_at is 'with after_id, how far the look has come';
+comment on column perdure.event_look.late_xid is 'events that the first look may have missed are of this transaction or a later one';
+
+create function perdure.look_back() returns trigger language plpgsql as $$
+begin
+  insert into perdure.event_look (run_id, name, ns, event, after_at) values (new.run_id, new.name, new.ns, new.event, new.since)
+  on conflict (run_id, name) do update set after_at = excluded.after_at, after_id = 0, late_xid = null, is_final = false;
+  return null;
+end $$;
+create trigger promise_looks_back after insert on perdure.promise for each row
+  when (new.kind = 'event' and new.resolved_at is null and new.since < new.created_at) execute function perdure.look_back();
+create trigger promise_looks_back_again after update on perdure.promise for each row
+  when (new.kind = 'event' and new.resolved_at is null and new.asked and (not old.asked or old.question <> new.question)
+        and new.since < perdure.clock()) execute function perdure.look_back();
 
 -- Workflows whose current version subscribed to an event when it was emitted. A row without an outcome is to be decided: a run, or
 -- none. Row and run are written together, so an event has one run of a workflow at most. A row whose event does not match is deleted.
@@ -933,24 +1032,27 @@ comment on column perdure.event_start.version is 'the version whose subscription
 comment on column perdure.event_start.due_at is 'when an engine may decide it; later while one does';
 comment on column perdure.event_start.outcome is 'started: a new run; attached: an active run stands for the event; failed: see error';
 
--- Webhooks: a request signed with the secret becomes an event. While a secret is replaced, the old one is valid as well.
+-- Webhooks: a request signed with the secret becomes an event or a signal. While a secret is replaced, the old one is valid as well.
 create table perdure.webhook (
   ns         int not null,
   name       text not null,
   event      text not null,
   key        text not null,
   scheme     text not null,
+  signal     text,
   secret     bytea not null,
   old_secret bytea,
   old_until  timestamptz,
   created_at timestamptz not null default now(),
   created_by text not null,
-  primary key (ns, name)
+  primary key (ns, name),
+  check ((event = '') = (signal is not null))
 );
 
-comment on column perdure.webhook.event is 'the name of the event, with expressions over body and headers of the request';
-comment on column perdure.webhook.key is 'an expression: requests with the same key are one event';
+comment on column perdure.webhook.event is 'the name of the event, with expressions over body and headers of the request; empty beside a signal';
+comment on column perdure.webhook.key is 'an expression: requests with the same key are one event or one signal';
 comment on column perdure.webhook.scheme is 'JSON of SignatureScheme in core/webhooks.py';
+comment on column perdure.webhook.signal is 'JSON of SignalTarget in core/webhook_signals.py; null: a request becomes an event';
 
 
 -- HTTP services
@@ -1167,7 +1269,7 @@ comment on column perdure.sql_request.run_id is 'the run to be started, or the r
 comment on column perdure.sql_request.run_key is 'in place of run_id: the key of the run that gets the signal';
 comment on column perdure.sql_request.payload is 'JSON';
 create index sql_request_due on perdure.sql_request (due_at, id) where error is null;
-create index sql_request_key on perdure.sql_request (ns, key) where act = 'start' and error is null;
+create index sql_request_key on perdure.sql_request (ns, key) where act = 'start';
 create index sql_request_run on perdure.sql_request (run_id) where act = 'start';
 create index sql_request_age on perdure.sql_request (at) where error is not null;
 
@@ -1479,7 +1581,8 @@ end $$;
 create trigger promise_asked after insert on perdure.promise for each row
   when (new.kind = 'approval' and new.resolved_at is null) execute function perdure.note_approval();
 create trigger promise_asked_again after update on perdure.promise for each row
-  when (new.kind = 'approval' and new.resolved_at is null and old.kind <> 'approval') execute function perdure.note_approval();
+  when (new.kind = 'approval' and new.resolved_at is null and new.asked
+        and (old.kind <> 'approval' or not old.asked or old.question <> new.question)) execute function perdure.note_approval();
 
 -- A time of a schedule that passed without a run.
 create function perdure.note_missed() returns trigger language plpgsql as $$
@@ -1696,17 +1799,28 @@ create function perdure.delete_run(run uuid, of_ns integer, low uuid, high uuid)
 language plpgsql security definer set search_path = pg_catalog, perdure, pg_temp as $$
 declare
   parent uuid;
+  next_run uuid;
+  ended_well boolean;
 begin
-  select r.parent_id into parent from perdure.run r where r.run_id = run and r.ns = of_ns for update;
+  select r.parent_id, r.successor, r.status = 'success' into parent, next_run, ended_well from perdure.run r where r.run_id = run and r.ns = of_ns for update;
   if not found then
     return case when exists (select from perdure.run_queue q where q.run_id = run and q.ns = of_ns) then 'active' else 'unknown' end;
   end if;
   if exists (select from perdure.run_queue q where q.run_id = run) then
     return 'active';
   end if;
-  if exists (select from perdure.run_queue q where q.run_id = parent) then
+  -- A failed parent may be retried, and would execute a child again that has ended well.
+  if exists (select from perdure.run_queue q where q.run_id = parent)
+     or ended_well and exists (select from perdure.run r where r.run_id = parent and r.status = 'failed') then
     return 'awaited';
   end if;
+  -- Later runs of its chain.
+  while next_run is not null loop
+    if exists (select from perdure.run_queue q where q.run_id = next_run) then
+      return 'continued';
+    end if;
+    next_run := (select r.successor from perdure.run r where r.run_id = next_run);
+  end loop;
   perform perdure.count_runs(array[r.ns], array[r.workflow], array[r.status], array[r.created_at], array[r.finished_at], -1)
      from perdure.run r where r.run_id = run;
   delete from perdure.history h where h.run_id = run;
@@ -1717,9 +1831,12 @@ begin
   delete from perdure.task_log l where l.run_id = run;
   delete from perdure.payload_use u where u.run_id = run;
   delete from perdure.run_key k where k.run_id = run;
+  delete from perdure.run_chain c where c.head = run;
   delete from perdure.message_key k where k.run_id = run;
   delete from perdure.inbox i where i.run_id = run;
+  delete from perdure.set_aside_message m where m.run_id = run;
   delete from perdure.promise p where p.run_id = run;
+  delete from perdure.event_look l where l.run_id = run;
   delete from perdure.vote v where v.run_id = run;
   delete from perdure.decided_approval d where d.run_id = run;
   delete from perdure.update_answer a where a.run_id = run;

@@ -258,6 +258,10 @@ begin
   delete from task_log l where l.run_id = any(found_ids);
   delete from payload_use u where u.run_id = any(found_ids);
   delete from retention_hold h where h.run_id = any(found_ids);
+  delete from promise p where p.run_id = any(found_ids);
+  delete from vote v where v.run_id = any(found_ids);
+  delete from set_aside_message m where m.run_id = any(found_ids);
+  delete from run_chain c where c.head = any(found_ids);
   delete from run r where r.run_id = any(found_ids);
   update retention_job j set removed = j.removed + cardinality(found_ids), removed_to = found_ids[cardinality(found_ids)], updated_at = now()
    where j.id = job.id;

@@ -22,7 +22,7 @@ _ATTEMPT: Final = ("task", "task_attempt", "task_queue", "attempt")
 _ALL: Final = (
     Kind(1, "history", ("history",), ("run_id",)),
     # A message follows its run to the successor, so it is bound to no run.
-    Kind(2, "message", ("inbox",)),
+    Kind(2, "message", ("inbox", "set_aside_message")),
     Kind(3, "state", ("run_state",), ("run_id", "name")),
     Kind(4, "task_input", ("task_queue",), ("run_id",)),
     Kind(5, "task_options", ("task_queue",), ("run_id",)),

@@ -25,7 +25,9 @@ TEXTS: Final = frozenset({"comment", "error", "stuck", "task_error", "traceback"
 JSONS: Final = frozenset({"data", "spec", "votes"})
 OPENED: Final = BYTES | TEXTS | JSONS
 """Columns, by the names that statements give them, in which sealed values are looked for."""
-SPEC_IN_CLEAR: Final = frozenset({"assignees", "deadline_us", "escalate_to", "escalate_us", "event", "quorum"})
+SPEC_IN_CLEAR: Final = frozenset(
+    {"assignees", "deadline_us", "escalate_to", "escalate_us", "event", "key", "quorum", "since_us"}
+)
 """Members of an approval and of a wait for an event that statements look at."""
 
 _json: Final = msgspec.json

@@ -5,20 +5,20 @@
 with target as (
   select run_id, ns, workflow, key from perdure.run_queue where run_id = :run_id and ns = :ns for key share
 )
-select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, t.workflow, t.key, perdure.clock() as now
+select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, p.question, p.asked, t.workflow, t.key, perdure.clock() as now
   from target t join perdure.promise p on p.run_id = t.run_id and p.name = :name
    for update of p;
 
 -- name: find_approval
-select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, q.workflow, q.key, perdure.clock() as now
+select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, p.question, q.workflow, q.key, perdure.clock() as now
   from perdure.promise p join perdure.run_queue q on q.run_id = p.run_id
- where p.run_id = :run_id and p.ns = :ns and p.name = :name;
+ where p.run_id = :run_id and p.ns = :ns and p.name = :name and p.asked;
 
 -- name: approvals_of_run
 -- Those that are open: neither decided nor too late.
-select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, q.workflow, q.key, perdure.clock() as now
+select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_at, p.resolved_at, p.question, q.workflow, q.key, perdure.clock() as now
   from perdure.promise p join perdure.run_queue q on q.run_id = p.run_id
- where p.run_id = :run_id and p.ns = :ns and p.kind = 'approval' and p.resolved_at is null
+ where p.run_id = :run_id and p.ns = :ns and p.kind = 'approval' and p.resolved_at is null and p.asked
    and (p.deadline_at is null or p.deadline_at > perdure.clock())
  order by p.created_at, p.name limit :limit;
 
@@ -27,11 +27,11 @@ select p.run_id, p.name, p.kind, p.spec, p.assignees, p.escalate_to, p.created_a
 -- match come with their key alone, so that the next page begins behind them.
 with seen as (
   select * from perdure.promise p
-   where p.ns = :ns and p.kind = 'approval' and p.resolved_at is null
+   where p.ns = :ns and p.kind = 'approval' and p.resolved_at is null and p.asked
      and (:after_at::timestamptz is null or (p.created_at, p.run_id, p.name) > (:after_at::timestamptz, :after_run_id::uuid, :after_name::text))
    order by p.ns, p.created_at, p.run_id, p.name limit :limit
 )
-select p.run_id, p.name, p.kind, p.created_at, p.resolved_at, q.workflow, q.key, perdure.clock() as now, m.matches,
+select p.run_id, p.name, p.kind, p.created_at, p.resolved_at, p.question, q.workflow, q.key, perdure.clock() as now, m.matches,
        case when m.matches then p.spec end as spec, case when m.matches then p.assignees end as assignees,
        case when m.matches then p.escalate_to end as escalate_to
   from seen p
@@ -46,28 +46,29 @@ select p.run_id, p.name, p.kind, p.created_at, p.resolved_at, q.workflow, q.key,
 -- Decided or expired, the latest first; of active runs those that have expired are still promises. `names`: one of these has answered;
 -- null: all. Of `limit` approvals after the given key, those that do not match come with their key alone, as above.
 with kept as (
-  select d.run_id, d.name, d.created_at, d.resolved_at, d.decided_at, d.spec, d.assignees, d.escalate_to, d.voters, d.votes
+  select d.run_id, d.name, d.created_at, d.resolved_at, d.decided_at, d.spec, d.assignees, d.escalate_to, d.voters, d.votes, d.question
     from perdure.decided_approval d
    where d.ns = :ns
      and (:after_at::timestamptz is null or (d.decided_at, d.run_id, d.name) < (:after_at::timestamptz, :after_run_id::uuid, :after_name::text))
    order by d.ns desc, d.decided_at desc, d.run_id desc, d.name desc limit :limit
 ),
 expired as (
-  select p.run_id, p.name, p.created_at, p.resolved_at, p.deadline_at as decided_at, p.spec, p.assignees, p.escalate_to
+  select p.run_id, p.name, p.created_at, p.resolved_at, p.deadline_at as decided_at, p.spec, p.assignees, p.escalate_to, p.question
     from perdure.promise p
-   where p.ns = :ns and p.kind = 'approval' and p.resolved_at is null and p.deadline_at is not null and p.deadline_at <= perdure.clock()
-     and not exists (select from perdure.decided_approval d where d.run_id = p.run_id and d.name = p.name)
+   where p.ns = :ns and p.kind = 'approval' and p.resolved_at is null and p.asked and p.deadline_at is not null and p.deadline_at <= perdure.clock()
+     and not exists (select from perdure.decided_approval d where d.run_id = p.run_id and d.name = p.name and d.question = p.question)
      and (:after_at::timestamptz is null or (p.deadline_at, p.run_id, p.name) < (:after_at::timestamptz, :after_run_id::uuid, :after_name::text))
    order by p.ns desc, p.deadline_at desc, p.run_id desc, p.name desc limit :limit
 ),
 seen as (
   select * from kept
   union all
-  select e.*, array(select v.who from perdure.vote v where v.run_id = e.run_id and v.name = e.name), perdure.votes(e.run_id, e.name)
+  select e.run_id, e.name, e.created_at, e.resolved_at, e.decided_at, e.spec, e.assignees, e.escalate_to,
+         array(select v.who from perdure.vote v where v.run_id = e.run_id and v.name = e.name), perdure.votes(e.run_id, e.name), e.question
     from expired e
    order by decided_at desc, run_id desc, name desc limit :limit
 )
-select s.run_id, s.name, s.created_at, s.resolved_at, s.decided_at, r.workflow, r.key, perdure.clock() as now, m.matches,
+select s.run_id, s.name, s.created_at, s.resolved_at, s.decided_at, s.question, r.workflow, r.key, perdure.clock() as now, m.matches,
        case when m.matches then s.spec end as spec, case when m.matches then s.assignees end as assignees,
        case when m.matches then s.escalate_to end as escalate_to, case when m.matches then s.votes::text end as votes
   from seen s
@@ -99,7 +100,7 @@ on conflict (run_id, name, who) do update
 with won as (
   update perdure.promise set resolved_at = perdure.clock() where run_id = :run_id and name = :name and resolved_at is null returning run_id, ns
 )
-insert into perdure.inbox (ns, run_id, body) select ns, run_id, :body from won returning run_id;
+insert into perdure.inbox (ns, run_id, body, kind, name) select ns, run_id, :body, 'answer', :name from won returning run_id;
 
 -- name: reassign_approval
 update perdure.promise set assignees = :assignees, escalate_to = :escalate_to where run_id = :run_id and name = :name;

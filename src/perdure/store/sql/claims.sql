@@ -14,7 +14,7 @@ due as materialized (
       select q.ctid as place from perdure.run_queue q
        where q.ns = w.ns and q.workflow = w.workflow and q.pin = w.pin and q.owner is null and q.wake_at <= perdure.clock() and not q.halted
          and q.kind = 'code' and (q.expires_at is null or q.expires_at > perdure.clock())
-         and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
+         and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.kind = 'terminate')
        order by q.wake_at limit :limit for update skip locked
     ) d
     union all
@@ -22,14 +22,15 @@ due as materialized (
       select q.ctid as place from perdure.run_queue q
        where :flows and q.owner is null and not q.halted and q.kind = 'flow' and q.wake_at <= perdure.clock()
          and (q.expires_at is null or q.expires_at > perdure.clock())
-         and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
+         and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.kind = 'terminate')
        order by q.wake_at limit :limit for update skip locked
     ) f
   ) a
   limit :limit
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,
+       full_signals = null
   from due where q.ctid = due.place
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;
@@ -47,7 +48,7 @@ due as materialized (
     select q.ctid as place from perdure.run_queue q
      where q.ctid = at.place and q.owner is null and not q.halted and not q.suspect
        and (q.expires_at is null or q.expires_at > perdure.clock())
-       and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
+       and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.kind = 'terminate')
        and case when q.kind = 'flow' then :flows
                 else exists(select from unnest(:workflows.ns::int[], :workflows.workflow::text[], :workflows.pin::text[]) as w(ns, workflow, pin)
                              where w.ns = q.ns and w.workflow = q.workflow and w.pin = q.pin) end
@@ -56,7 +57,8 @@ due as materialized (
   limit :limit
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,
+       full_signals = null
   from due where q.ctid = due.place and (q.group_id is null or q.admitted_at is not null)
    and (q.status = 'running' or q.start_at is null or q.start_at <= perdure.clock())
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
@@ -70,7 +72,7 @@ due as materialized (
   select d.place from fence cross join lateral (
     select q.ctid as place from perdure.run_queue q
      where q.suspect and q.owner is null and not q.halted
-       and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate')
+       and not exists (select from perdure.inbox i where i.run_id = q.run_id and i.kind = 'terminate')
        and case when q.kind = 'flow' then :flows
                 else exists(select from unnest(:workflows.ns::int[], :workflows.workflow::text[], :workflows.pin::text[]) as w(ns, workflow, pin)
                              where w.ns = q.ns and w.workflow = q.workflow and w.pin = q.pin) end
@@ -78,7 +80,8 @@ due as materialized (
   ) d
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,
+       full_signals = null
   from due where q.ctid = due.place
 returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;

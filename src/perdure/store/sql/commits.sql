@@ -32,7 +32,7 @@ start_rows as materialized (
 ),
 new_keys as (
   insert into perdure.run_key (ns, key, run_id, input_hash)
-  select ns, key, run_id, input_hash from start_rows where key is not null
+  select ns, key, run_id, input_hash from start_rows where key is not null and input_hash <> ''
   on conflict do nothing
   returning run_id
 ),
@@ -46,13 +46,13 @@ started as (
            coalesce(start_at, at) + (select v.timeout_us from perdure.workflow_version v where v.ns = s.ns and v.workflow = s.workflow and v.version = s.version)
                 * interval '1 microsecond' end),
          start_at, expires_at, pin
-    from start_rows s where key is null or run_id in (select run_id from new_keys)
+    from start_rows s where key is null or input_hash = '' or run_id in (select run_id from new_keys)
   returning run_id
 ),
 first_events as (
   insert into perdure.history (run_id, seq, last, ns, epoch, at, body, hash)
   select run_id, 1, 1, ns, own::int, at, body, hash
-    from start_rows where key is null or run_id in (select run_id from new_keys)
+    from start_rows where key is null or input_hash = '' or run_id in (select run_id from new_keys)
 ),
 -- Events of runs that the session owns.
 appended_events as (
@@ -66,17 +66,18 @@ appended_events as (
 closed_runs as (
   delete from perdure.run_queue q
    using unnest(:closes.run_id::uuid[], :closes.status::text[], :closes.events::int[], :closes.error_code::text[], :closes.error::text[],
-                :closes.successor::uuid[], :closes.head::bytea[])
-           as u(run_id, status, events, error_code, error, successor, head), fence f,
+                :closes.successor::uuid[], :closes.head::bytea[], :closes.has_messages::bool[])
+           as u(run_id, status, events, error_code, error, successor, head, has_messages), fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and at.owner = f.id
   returning q.run_id, q.ns, q.workflow, q.version, q.kind, q.key, q.parent_id, q.parent_seq, u.status as ended, q.created_at, f.at,
-            q.epoch, u.events, u.error_code, u.error, u.successor, q.attributes, u.head
+            q.epoch, u.events, u.error_code, u.error, u.successor, q.attributes, u.head, u.has_messages
 ),
 archived_runs as (
   insert into perdure.run (run_id, ns, workflow, version, kind, key, parent_id, parent_seq, status, created_at, finished_at, epoch,
                            events, error_code, error, successor, attributes, head)
-  select * from closed_runs
+  select run_id, ns, workflow, version, kind, key, parent_id, parent_seq, ended, created_at, at, epoch, events, error_code, error,
+         successor, attributes, head from closed_runs
 ),
 -- Runs that leave memory sleep until wake_at, or are stuck with a reason.
 released_runs as (
@@ -107,6 +108,8 @@ select exists(select from fence) as held, coalesce((select at from fence), now()
        (select coalesce(array_agg(run_id), '{}') from started) as started,
        (select perdure.count_runs(array_agg(ns), array_agg(workflow), array_agg(ended), array_agg(created_at), array_agg(at), 1)
           from closed_runs having count(*) > 0),
+       -- The rows are locked by now. An end whose engine knows of messages is examined by commit_batch_rest, with what it consumes.
+       (select perdure.refuse_ends(perdure.find_unread(array_agg(run_id))) from closed_runs where not has_messages having count(*) > 0),
        -- Notifications and hooks. Without a rule and without a hook this reads two empty indexes; the conditions on id and ns hold always, and
        -- lead to them.
        (select perdure.note_ends(array_agg(run_id), array_agg(ns), array_agg(workflow), array_agg(version), array_agg(key), array_agg(ended),
@@ -216,55 +219,101 @@ reported_tasks as (
   returning t.ns, t.run_id, u.body
 ),
 report_messages as (
-  insert into perdure.inbox (ns, run_id, body) select ns, run_id, body from reported_tasks
+  insert into perdure.inbox (ns, run_id, body, kind) select ns, run_id, body, 'task' from reported_tasks
 ),
--- Messages that still wait for a run that continues move on to its successor, except those that this very commit consumes.
-forwarded as (
-  delete from perdure.inbox i
-   using unnest(:ended.run_id::uuid[], :ended.successor::uuid[]) as u(run_id, successor), fence f,
-         lateral (select r.ctid as place from perdure.inbox r where r.run_id = u.run_id offset 0) at
-   where i.ctid = at.place and u.successor is not null and i.id <> all(:consumed::bigint[])
-  returning i.id, i.ns, u.successor as run_id, i.body, i.stop
+-- Messages of runs that end, except those that this very commit consumes. `fates` is the table of core/message_life.py.
+ended_rows as materialized (
+  select u.* from unnest(:ended.run_id::uuid[], :ended.ns::int[], :ended.ending::text[], :ended.gives_way::bool[], :ended.successor::uuid[],
+                         :ended.first::uuid[], :ended.heir::uuid[])
+                    as u(run_id, ns, ending, gives_way, successor, first, heir), fence
+),
+left_messages as materialized (
+  select i.id, i.ns, i.run_id, i.kind, i.name, i.body, i.at, u.ending, u.successor,
+         case when f.fate = 'decide' and not u.gives_way then case when u.heir is not null and i.kind = 'signal' then 'forward' else 'aside' end
+              else f.fate end as fate
+    from (select e.run_id, e.ending, e.gives_way, e.heir, coalesce(e.successor, e.heir) as successor from ended_rows e) u
+   cross join lateral (select r.* from perdure.inbox r where r.run_id = u.run_id offset 0) i
+    join unnest(:fates.ending::text[], :fates.kind::text[], :fates.fate::text[]) as f(ending, kind, fate) on f.ending = u.ending and f.kind = i.kind
+   where i.id <> all(:consumed::bigint[])
+),
+taken_messages as (
+  delete from perdure.inbox i using left_messages m where i.id = m.id and i.run_id = m.run_id and m.fate <> 'decide'
+),
+set_aside as (
+  insert into perdure.set_aside_message (id, ns, run_id, kind, name, body, at, reason)
+  select m.id, m.ns, m.run_id, m.kind, m.name, m.body, m.at, m.ending from left_messages m where m.fate = 'aside'
 ),
 -- Messages for other runs. A run that has ended takes none; one that continued does, and upkeep forwards them to the successor.
 -- Forwarded messages come last: they are younger than what the ending run hands to its successor, and a run receives its messages
 -- in the order of their ids.
 sent as (
-  insert into perdure.inbox (ns, run_id, body, stop)
-  select m.ns, m.run_id, m.body, m.stop from (
-    select q.ns, q.run_id, u.body, u.stop, 0 as part, u.n
-      from unnest(:messages.run_id::uuid[], :messages.body::bytea[], :messages.stop::text[]) with ordinality
-             as u(run_id, body, stop, n), fence f,
+  insert into perdure.inbox (ns, run_id, body, kind, name)
+  select m.ns, m.run_id, m.body, m.kind, m.name from (
+    select q.ns, q.run_id, u.body, u.kind, u.name, 0 as part, u.n
+      from unnest(:messages.run_id::uuid[], :messages.body::bytea[], :messages.kind::text[], :messages.name::text[]) with ordinality
+             as u(run_id, body, kind, name, n), fence f,
            lateral (select r.ns, r.run_id from perdure.run_queue r where r.run_id = u.run_id
                     union all
                     select e.ns, e.run_id from perdure.run e where e.run_id = u.run_id and e.successor is not null offset 0) q
     union all
-    select w.ns, w.run_id, w.body, w.stop, 1, w.id from forwarded w
+    select w.ns, w.successor, w.body, w.kind, w.name, 1, w.id from left_messages w where w.fate = 'forward'
   ) m
   order by m.part, m.n
 ),
 consumed as (
   delete from perdure.inbox i where i.id = any(:consumed::bigint[]) and exists(select from fence)
 ),
--- Runs that end for good, without a successor.
-ended_runs as materialized (
-  select coalesce(array_agg(u.run_id), '{}') as ids
-    from unnest(:ended.run_id::uuid[], :ended.successor::uuid[]) as u(run_id, successor), fence f where u.successor is null
+-- The key of a chain names its last run, and so does the id of its first.
+moved_keys as (
+  update perdure.run_key k set run_id = u.heir
+    from ended_rows u
+   where u.heir is not null and k.run_id = u.run_id and k.run_id = any(:ended.run_id::uuid[])
 ),
-deleted_messages as (
-  delete from perdure.inbox i where i.run_id = any((select ids from ended_runs)::uuid[])
+chains as (
+  insert into perdure.run_chain (run_id, ns, head)
+  select u.first, u.ns, u.successor
+    from ended_rows u where u.successor is not null
+  on conflict (run_id) do update set head = excluded.head
+),
+-- A value that the ending run did not take goes to its successor, and so does its row: the first value stands.
+handed_on as materialized (
+  select u.run_id, m.run_id as successor, m.name
+    from unnest(:messages.run_id::uuid[], :messages.kind::text[], :messages.name::text[]) as m(run_id, kind, name)
+    join ended_rows u on u.successor = m.run_id
+   where m.kind = 'promise'
+  union
+  select m.run_id, m.successor, m.name from left_messages m where m.kind = 'promise' and m.fate = 'forward'
+),
+moved_promises as (
+  update perdure.promise p set run_id = h.successor, asked = false
+    from handed_on h
+   where p.run_id = h.run_id and p.run_id = any(:ended.run_id::uuid[]) and p.name = h.name and p.kind = 'promise' and p.resolved_at is not null
+),
+-- A failed run may be retried: what it asked, and what was answered, is kept for that.
+sleeping_promises as (
+  update perdure.promise p set asked = false
+    from ended_rows u
+   where u.ending = 'failed' and p.run_id = u.run_id and p.run_id = any(:ended.run_id::uuid[]) and p.asked and p.resolved_at is null
+),
+ended_for_good as materialized (
+  select coalesce(array_agg(u.run_id), '{}') as ids
+    from ended_rows u where u.ending <> 'failed'
 ),
 deleted_promises as (
-  delete from perdure.promise p where p.run_id = any(:ended.run_id::uuid[]) and exists(select from fence)
+  delete from perdure.promise p where p.run_id = any((select ids from ended_for_good)::uuid[])
+     and not (p.kind = 'promise' and p.resolved_at is not null and exists (select from handed_on h where h.run_id = p.run_id and h.name = p.name))
 ),
 deleted_votes as (
-  delete from perdure.vote v where v.run_id = any(:ended.run_id::uuid[]) and exists(select from fence)
+  delete from perdure.vote v where v.run_id = any((select ids from ended_for_good)::uuid[])
 ),
--- The keys of a run that continues stay: its senders still use the id of the first.
+-- The keys of a run that continues stay: its senders still use the id of the first. So do those of webhooks: a provider that lost the answer
+-- sends again, also when the run has ended.
 deleted_message_keys as (
-  delete from perdure.message_key k where k.run_id = any((select ids from ended_runs)::uuid[])
+  delete from perdure.message_key k
+   where k.run_id = any(array(select u.run_id from ended_rows u where u.ending in ('success', 'cancelled')))
+     and k.key not like 'hook:%'
 ),
--- Promises, without those of runs that this commit ends. The spec of an approval or of an event (core/approvals.py,
+-- Promises that runs ask for, without those of runs that this commit ends. The spec of an approval or of an event (core/approvals.py,
 -- core/named_events.py) fills the columns that lists and events look for.
 promise_rows as materialized (
   select u.*, f.at, s.spec_json->>'event' as event, (s.spec_json->>'quorum')::int as quorum, s.spec_json ? 'assignees' as is_assigned,
@@ -272,24 +321,36 @@ promise_rows as materialized (
          case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'escalate_to', '[]'))) end as escalate_to,
          to_timestamp((s.spec_json->>'deadline_us')::bigint / 1e6) as deadline_at,
          to_timestamp((s.spec_json->>'escalate_us')::bigint / 1e6) as escalate_at
-    from unnest(:promises.run_id::uuid[], :promises.name::text[], :promises.ns::int[], :promises.kind::text[], :promises.spec::text[])
-           as u(run_id, name, ns, kind, spec), fence f,
+    from unnest(:promises.run_id::uuid[], :promises.name::text[], :promises.ns::int[], :promises.kind::text[], :promises.spec::text[],
+                :promises.question::bytea[], :promises.is_resolved::bool[])
+           as u(run_id, name, ns, kind, spec, question, is_resolved), fence f,
          lateral (select u.spec::jsonb as spec_json) s
    where u.run_id <> all(:ended.run_id::uuid[])
 ),
+-- A row of that name is of a question that was asked before a retry: the same one, whose votes, delegations and answer still count, or
+-- another one, whose place is taken. Or it is a value that came before the question: it stands, unless the question is for people whom
+-- the sender of the value may not answer for.
 new_promises as (
-  insert into perdure.promise (run_id, name, ns, created_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to)
-  select run_id, name, ns, at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to from promise_rows
-  on conflict do nothing
+  insert into perdure.promise as p (run_id, name, ns, created_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to,
+                                    question, resolved_at)
+  select run_id, name, ns, at, kind, spec, event, assignees, quorum, deadline_at, escalate_at, escalate_to, question, case when is_resolved then at end
+    from promise_rows
+  on conflict (run_id, name) do update
+    set asked = true, event_id = case when p.question = excluded.question then p.event_id end, kind = excluded.kind, spec = excluded.spec, event = excluded.event, quorum = excluded.quorum, question = excluded.question,
+        deadline_at = excluded.deadline_at, escalate_at = excluded.escalate_at,
+        assignees = case when p.question = excluded.question and p.kind = excluded.kind then p.assignees else excluded.assignees end,
+        escalate_to = case when p.question = excluded.question and p.kind = excluded.kind then p.escalate_to else excluded.escalate_to end,
+        created_at = case when p.question = excluded.question and p.kind = excluded.kind then p.created_at else excluded.created_at end,
+        resolved_at = case when p.question = excluded.question and p.kind = excluded.kind then coalesce(p.resolved_at, excluded.resolved_at)
+                           when p.kind <> 'promise' then excluded.resolved_at
+                           when p.authorized or excluded.kind <> 'approval' or (cardinality(excluded.assignees) = 0 and excluded.quorum = 1)
+                             then coalesce(p.resolved_at, excluded.resolved_at)
+                           else excluded.resolved_at end
 ),
--- An approval with assignees or a quorum that an unauthorized caller had resolved before it was requested is open again.
-unresolved_approvals as (
-  update perdure.promise p
-     set resolved_at = null, created_at = u.at, kind = 'approval', spec = u.spec, quorum = u.quorum, assignees = u.assignees,
-         deadline_at = u.deadline_at, escalate_at = u.escalate_at, escalate_to = u.escalate_to
-    from promise_rows u,
-         lateral (select x.ctid as place, x.kind, x.authorized from perdure.promise x where x.run_id = u.run_id and x.name = u.name offset 0) at
-   where p.ctid = at.place and at.kind = 'promise' and not at.authorized and u.kind = 'approval' and (u.is_assigned or u.quorum > 1)
+outdated_votes as (
+  delete from perdure.vote v
+   using promise_rows u, lateral (select x.question from perdure.promise x where x.run_id = u.run_id and x.name = u.name offset 0) at
+   where v.run_id = u.run_id and v.run_id = any(:promises.run_id::uuid[]) and v.name = u.name and at.question <> u.question
 ),
 states as (
   insert into perdure.run_state (run_id, name, ns, value)
@@ -326,11 +387,13 @@ changed_runs as (
          pin = coalesce(u.pin, q.pin),
          paused_at = case when u.paused_by is not null then f.at else q.paused_at end,
          paused_by = coalesce(u.paused_by, q.paused_by),
-         pause_reason = coalesce(u.pause_reason, q.pause_reason)
+         pause_reason = coalesce(u.pause_reason, q.pause_reason),
+         full_signals = coalesce(u.full_signals, q.full_signals)
     from unnest(:changes.run_id::uuid[], :changes.is_released::bool[], :changes.has_waits::bool[], :changes.waiting_on::text[],
                 :changes.wait_reasons::text[], :changes.is_cancelled::bool[], :changes.is_settled::bool[], :changes.version::text[],
-                :changes.paused_by::text[], :changes.pause_reason::text[], :changes.pin::text[])
-           as u(run_id, is_released, has_waits, waiting_on, wait_reasons, is_cancelled, is_settled, version, paused_by, pause_reason, pin),
+                :changes.paused_by::text[], :changes.pause_reason::text[], :changes.pin::text[], :changes.full_signals::text[])
+           as u(run_id, is_released, has_waits, waiting_on, wait_reasons, is_cancelled, is_settled, version, paused_by, pause_reason, pin,
+                full_signals),
          fence f,
          lateral (select r.ctid as place, r.owner from perdure.run_queue r where r.run_id = u.run_id offset 0) at
    where q.ctid = at.place and (at.owner = f.id or u.is_released)
@@ -359,7 +422,9 @@ answers as (
     where update_answer.value is null and update_answer.failure is null
 )
 select exists(select from fence) as held, coalesce((select array_agg(run_id) from reported_tasks), '{}') as reported,
-       (select count(*) from kept_payloads) as kept;
+       (select count(*) from kept_payloads) as kept,
+       -- Ends that have to give way: the caller takes the transaction back.
+       coalesce((select array_agg(distinct m.run_id) from left_messages m where m.fate = 'decide'), '{}') as unread;
 
 -- name: read_commit
 -- What commit_batch would have answered, had its answer not been lost. `started` are runs it was to start, `written` history rows

@@ -140,7 +140,7 @@ added as (
   insert into perdure.idempotency (ns, key, hash, status) select ns, :key, :hash, 202 from target on conflict do nothing returning hash
 ),
 sent as (
-  insert into perdure.inbox (ns, run_id, body) select ns, run_id, :body from target where exists(select from added)
+  insert into perdure.inbox (ns, run_id, body, kind, name) select ns, run_id, :body, 'signal', :name from target where exists(select from added)
 )
 select exists(select from target) as active, exists(select from added) as sent,
        coalesce((select hash from added), (select hash from perdure.idempotency where ns = :ns and key = :key)) as hash;

@@ -35,10 +35,10 @@ wanted as materialized (
   union
   select q.run_id from perdure.run_queue q where q.owner is null and q.cancel_at is not null
   union
-  select i.run_id from perdure.inbox i where i.stop is not null
+  select i.run_id from perdure.inbox i where i.kind in ('cancel', 'terminate')
 )
 select d.*, perdure.clock() as clock,
-       coalesce(d.cancel_at, (select min(i.at) from perdure.inbox i where i.run_id = d.run_id and i.stop is not null)) as cancel_requested_at,
+       coalesce(d.cancel_at, (select min(i.at) from perdure.inbox i where i.run_id = d.run_id and i.kind in ('cancel', 'terminate'))) as cancel_requested_at,
        case when d.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = d.run_id) end as keys
   from fence, wanted w cross join lateral (
     select r.ctid as place from perdure.run_queue r where r.run_id = w.run_id offset 0
@@ -50,7 +50,7 @@ select d.*, perdure.clock() as clock,
            q.group_id is not null and q.admitted_at is null and q.paused_at is null as is_queued,
            s.is_terminated, s.is_unserved
       from perdure.run_queue q cross join lateral (
-        select exists (select from perdure.inbox i where i.run_id = q.run_id and i.stop = 'terminate') as is_terminated,
+        select exists (select from perdure.inbox i where i.run_id = q.run_id and i.kind = 'terminate') as is_terminated,
                q.kind = 'code'
                 and not exists (select from unnest(:workflows.ns::int[], :workflows.workflow::text[], :workflows.pin::text[]) as h(ns, workflow, pin)
                                  where h.ns = q.ns and h.workflow = q.workflow and h.pin = q.pin)

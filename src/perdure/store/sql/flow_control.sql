@@ -159,7 +159,7 @@ returning q.run_id, q.ns;
 
 -- name: send_cancels
 -- seals: body message
-insert into perdure.inbox (ns, run_id, body, stop)
+insert into perdure.inbox (ns, run_id, body, kind)
 select q.ns, q.run_id, :body, 'cancel' from perdure.run_queue q where q.run_id = any(:run_ids::uuid[]);
 
 -- name: slot_holders

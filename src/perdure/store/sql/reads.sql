@@ -13,25 +13,26 @@ insert into perdure.namespace (name) values (:name) on conflict (name) do update
 with offered as materialized (
   select u.* from unnest(:versions.workflow::text[], :versions.version::text[], :versions.control::text[], :versions.parameters::text[],
                          :versions.hash::text[], :versions.pinned::bool[], :versions.build_id::text[], :versions.hooks::text[],
-                         :versions.subscriptions::text[], :versions.on_events::text[])
-                    as u(workflow, version, control, parameters, hash, pinned, build_id, hooks, subscriptions, on_events)
+                         :versions.subscriptions::text[], :versions.on_events::text[], :versions.messages::text[])
+                    as u(workflow, version, control, parameters, hash, pinned, build_id, hooks, subscriptions, on_events, messages)
 ),
 refused as materialized (
   select u.workflow, u.version from offered u join perdure.workflow_version v on v.ns = :ns and v.workflow = u.workflow and v.version = u.version
    where v.hash <> u.hash
 ),
 added as (
-  insert into perdure.workflow_version as v (ns, workflow, version, kind, control, parameters, hash, pinned, build_id, seen_at, hooks, subscriptions, on_events)
+  insert into perdure.workflow_version as v (ns, workflow, version, kind, control, parameters, hash, pinned, build_id, seen_at, hooks, subscriptions, on_events,
+                                             messages)
   select :ns, u.workflow, u.version, 'code', u.control, u.parameters, u.hash, u.pinned, u.build_id, now(), u.hooks::jsonb, u.subscriptions,
          -- Arrays of arrays have one length, so the names of each come as JSON.
-         (select array_agg(n) from jsonb_array_elements_text(u.on_events::jsonb) n)
+         (select array_agg(n) from jsonb_array_elements_text(u.on_events::jsonb) n), u.messages
     from offered u where not exists (select from refused) order by u.workflow, u.version
   on conflict (ns, workflow, version) do update
      set control = excluded.control, parameters = excluded.parameters, hash = coalesce(v.hash, excluded.hash), pinned = excluded.pinned,
          build_id = excluded.build_id, seen_at = excluded.seen_at, hooks = excluded.hooks, subscriptions = excluded.subscriptions,
-         on_events = excluded.on_events
-   where (v.control, v.parameters, v.pinned, v.build_id, v.hooks, v.subscriptions) is distinct from
-         (excluded.control, excluded.parameters, excluded.pinned, excluded.build_id, excluded.hooks, excluded.subscriptions)
+         on_events = excluded.on_events, messages = excluded.messages
+   where (v.control, v.parameters, v.pinned, v.build_id, v.hooks, v.subscriptions, v.messages) is distinct from
+         (excluded.control, excluded.parameters, excluded.pinned, excluded.build_id, excluded.hooks, excluded.subscriptions, excluded.messages)
       or v.hash is null or v.seen_at is null or v.seen_at < now() - interval '30 seconds'
 ),
 named as (
@@ -54,20 +55,30 @@ named as (
 )
 select workflow, version from refused;
 
--- name: workflow_parameters
--- What a version of a Python workflow takes, and whether its runs are pinned, as its workers last said.
-select parameters, pinned from perdure.workflow_version where ns = :ns and workflow = :workflow and version = :version;
+-- name: workflow_published
+-- What a version of a Python workflow takes and reads, and whether its runs are pinned, as its workers last said.
+select parameters, messages, pinned from perdure.workflow_version where ns = :ns and workflow = :workflow and version = :version;
 
 -- name: run_by_key
 select k.run_id, k.input_hash from perdure.run_key k where k.ns = :ns and k.key = :key;
 
 -- name: get_run
+-- `head`: the last run of the chain that the run began. The first run of a chain may have been removed by retention: the chain's id stays.
 select run_id, ns, workflow, version, key, status, created_at, null::timestamptz as finished_at, null::int as events,
-       null::text as error_code, null::text as error, stuck, wake_at, owner, epoch, null::uuid as successor, paused_by
+       null::text as error_code, null::text as error, stuck, wake_at, owner, epoch, null::uuid as successor, paused_by, null::uuid as head,
+       full_signals
   from perdure.run_queue where run_id = :run_id and ns = :ns
 union all
-select run_id, ns, workflow, version, key, status, created_at, finished_at, events, error_code, error, null, null, null, epoch, successor, null
-  from perdure.run where run_id = :run_id and ns = :ns;
+select run_id, ns, workflow, version, key, status, created_at, finished_at, events, error_code, error, null, null, null, epoch, successor, null,
+       case when successor is not null then (select c.head from perdure.run_chain c where c.run_id = r.run_id) end, null
+  from perdure.run r where run_id = :run_id and ns = :ns
+union all
+select c.run_id, c.ns, h.workflow, h.version, h.key, 'success', h.created_at, h.created_at, null, null, null, null, null, null, 0, c.head, null,
+       c.head, null
+  from perdure.run_chain c
+ cross join lateral (select q.workflow, q.version, q.key, q.created_at from perdure.run_queue q where q.run_id = c.head
+                     union all select e.workflow, e.version, e.key, e.created_at from perdure.run e where e.run_id = c.head) h
+ where c.run_id = :run_id and c.ns = :ns and not exists (select from perdure.run x where x.run_id = c.run_id);
 
 -- name: ended_runs
 -- Which of these runs have ended (or are stuck), for those who wait for their results.

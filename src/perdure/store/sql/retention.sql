@@ -108,6 +108,26 @@ with page as (
 )
 select case when count(*) = :limit::int then max(p.run_id::text)::uuid end as last from page p;
 
+-- name: delete_dropped_messages
+-- What was kept of runs of a range of ids that are gone: promises, votes, messages and ids of chains. How many runs; 0: there are no more.
+with gone as materialized (
+  select u.run_id from (
+    select p.run_id from perdure.promise p where p.run_id >= :low and p.run_id < :high
+    union select m.run_id from perdure.set_aside_message m where m.run_id >= :low and m.run_id < :high
+    union select c.head from perdure.run_chain c where c.head >= :low and c.head < :high) u
+   where not exists (select from perdure.run_queue q where q.run_id = u.run_id) and not exists (select from perdure.run r where r.run_id = u.run_id)
+   limit :limit
+), promises as (
+  delete from perdure.promise p using gone g where p.run_id = g.run_id
+), votes as (
+  delete from perdure.vote v using gone g where v.run_id = g.run_id
+), messages as (
+  delete from perdure.set_aside_message m using gone g where m.run_id = g.run_id
+), chains as (
+  delete from perdure.run_chain c using gone g where c.head = g.run_id
+)
+select count(*)::int from gone;
+
 -- name: end_retention_job
 -- Its parts are in the manifest; its kept runs are where they belong.
 with ended as (

@@ -53,16 +53,18 @@ queued_tasks as (
            as u(id, seq, name, queue, options, input, wait_us, group_id, node)
 ),
 promises as (
-  insert into perdure.promise (run_id, name, ns, created_at, resolved_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at,
-                               escalate_to)
+  insert into perdure.promise (run_id, name, ns, created_at, resolved_at, kind, spec, event, event_id, assignees, quorum, deadline_at,
+                               escalate_at, escalate_to, question, asked, authorized)
   select :run_id::uuid, u.name, :ns::int, perdure.clock(), case when u.resolved then perdure.clock() end, u.kind, u.spec,
-         s.spec_json->>'event',
+         s.spec_json->>'event', u.event_id,
          case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'assignees', '[]'))) end,
          (s.spec_json->>'quorum')::int,
          to_timestamp((s.spec_json->>'deadline_us')::bigint / 1e6), to_timestamp((s.spec_json->>'escalate_us')::bigint / 1e6),
-         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'escalate_to', '[]'))) end
-    from unnest(:promises.name::text[], :promises.resolved::bool[], :promises.kind::text[], :promises.spec::text[])
-           as u(name, resolved, kind, spec),
+         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'escalate_to', '[]'))) end,
+         u.question, u.asked, u.authorized
+    from unnest(:promises.name::text[], :promises.resolved::bool[], :promises.kind::text[], :promises.spec::text[], :promises.question::bytea[],
+                :promises.asked::bool[], :promises.authorized::bool[], :promises.event_id::bigint[])
+           as u(name, resolved, kind, spec, question, asked, authorized, event_id),
          lateral (select u.spec::jsonb as spec_json) s
 ),
 states as (

@@ -1,5 +1,15 @@
 -- The retry of a failed run. Both statements run in one transaction, which writes nothing unless the run is still as it was read.
 
+-- name: claim_free_key
+-- Waits for a start that takes the key at this moment.
+insert into perdure.run_key (ns, key, run_id, input_hash) values (:ns, :key, :run_id, :input_hash) on conflict do nothing;
+
+-- name: take_back_key
+-- The key of the run, which another run may have taken since. No row: that run is active. Locks: the key's row.
+update perdure.run_key k set run_id = :run_id, input_hash = case when k.run_id = :run_id then k.input_hash else :input_hash end
+ where k.ns = :ns and k.key = :key and (k.run_id = :run_id or not exists (select from perdure.run_queue q where q.run_id = k.run_id))
+returning k.run_id;
+
 -- name: retry_run
 -- seals: body history
 -- The run moves back from the archive, with `body` as its next events, `added` of them. `events` is how many it had when the retry was planned. Of two
@@ -58,22 +68,37 @@ queued_tasks as (
                 :tasks.input::bytea[], :tasks.wait_us::bigint[], :tasks.group_id::uuid[])
            as u(id, seq, name, queue, options, input, wait_us, group_id)
 ),
-deleted_promises as (
-  delete from perdure.promise p where p.run_id = :run_id::uuid and p.name <> all(:promises.name::text[])
-),
+-- Rows of promises are those of the failed run, with votes and delegations. What the code still asks is open again; a question that was
+-- taken back waits until the code asks it again (commit_batch_rest). An imported run has no rows, and one whose votes retention took.
 promises as (
-  insert into perdure.promise (run_id, name, ns, created_at, resolved_at, kind, spec, event, assignees, quorum, deadline_at, escalate_at,
-                               escalate_to)
+  insert into perdure.promise as p (run_id, name, ns, created_at, resolved_at, kind, spec, event, event_id, assignees, quorum, deadline_at,
+                                    escalate_at, escalate_to, question, asked, authorized)
   select :run_id::uuid, u.name, :ns::int, perdure.clock(), case when u.resolved then perdure.clock() end, u.kind, u.spec,
-         s.spec_json->>'event',
+         s.spec_json->>'event', u.event_id,
          case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'assignees', '[]'))) end,
          (s.spec_json->>'quorum')::int,
          to_timestamp((s.spec_json->>'deadline_us')::bigint / 1e6), to_timestamp((s.spec_json->>'escalate_us')::bigint / 1e6),
-         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'escalate_to', '[]'))) end
-    from unnest(:promises.name::text[], :promises.resolved::bool[], :promises.kind::text[], :promises.spec::text[])
-           as u(name, resolved, kind, spec),
+         case when u.kind = 'approval' then array(select jsonb_array_elements_text(coalesce(s.spec_json->'escalate_to', '[]'))) end,
+         u.question, u.asked, u.authorized
+    from unnest(:promises.name::text[], :promises.resolved::bool[], :promises.kind::text[], :promises.spec::text[],
+                :promises.question::bytea[], :promises.asked::bool[], :promises.authorized::bool[], :promises.event_id::bigint[])
+           as u(name, resolved, kind, spec, question, asked, authorized, event_id),
          lateral (select u.spec::jsonb as spec_json) s
-  on conflict (run_id, name) do update set resolved_at = excluded.resolved_at
+  on conflict (run_id, name) do update
+    set asked = excluded.asked, resolved_at = coalesce(p.resolved_at, excluded.resolved_at)
+   where p.question = excluded.question
+),
+-- Requests to stop or to pause that came too late are void: the run had ended.
+dropped_requests as (
+  delete from perdure.inbox i where i.run_id = :run_id::uuid and i.kind in ('cancel', 'terminate', 'pause')
+),
+-- Messages that the run had not got before it failed, in the order in which they came.
+returned_messages as (
+  delete from perdure.set_aside_message m where m.run_id = :run_id::uuid returning m.*
+),
+pending_again as (
+  insert into perdure.inbox (ns, run_id, body, at, kind, name)
+  select m.ns, m.run_id, m.body, m.at, m.kind, m.name from returned_messages m order by m.id
 ),
 states as (
   insert into perdure.run_state (run_id, name, ns, value)

@@ -102,7 +102,7 @@ with target as (
     select q.run_id, q.ns from perdure.run_queue q where q.run_id = u.run_id for key share
   ) r
 )
-insert into perdure.inbox (ns, run_id, body, stop) select ns, run_id, :body, 'cancel' from target;
+insert into perdure.inbox (ns, run_id, body, kind) select ns, run_id, :body, 'cancel' from target;
 
 -- name: advance_schedules
 -- seals: schedules.error schedule_error

@@ -103,7 +103,7 @@ with gone as (
    where t.ctid = at.place
   returning t.ns, t.run_id, u.body
 )
-insert into perdure.inbox (ns, run_id, body) select ns, run_id, body from gone;
+insert into perdure.inbox (ns, run_id, body, kind) select ns, run_id, body, 'task' from gone;
 
 -- name: delete_commit_log
 delete from perdure.commit_log where session_id = any(:sessions::bigint[]);

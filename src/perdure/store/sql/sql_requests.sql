@@ -18,6 +18,33 @@ claimed as (
 select c.id, c.ns, n.name as namespace, c.act, c.name, c.run_id, c.run_key, c.payload, c.key, c.options::text as options, c.by, c.tries
   from claimed c join perdure.namespace n on n.id = c.ns order by c.id;
 
+-- name: find_sql_start
+-- The start of a run that was asked for, by the id or the key of the run, and whether that run is there. A start is carried out in one
+-- transaction, so this sees one of them or neither. Of several starts under a key, the one that has not failed, then the newest.
+select exists(select from perdure.run_queue q where q.run_id = :run_id::uuid and q.ns = :ns)
+         or exists(select from perdure.run r where r.run_id = :run_id::uuid and r.ns = :ns)
+         or exists(select from perdure.run_key k where k.ns = :ns and k.key = :key::text) as has_run,
+       s.id, s.run_id, s.error, s.tries, s.due_at <= perdure.clock() as is_due, s.due_at
+  from (select) as one
+  left join lateral (
+    select x.* from perdure.sql_request x where x.act = 'start' and x.ns = :ns and (x.run_id = :run_id::uuid or x.key = :key::text)
+     order by x.error is null desc, x.id desc limit 1
+  ) s on true;
+
+-- name: claim_sql_start
+-- This start alone, for a caller that names its run. Otherwise as claim_sql_requests: it locks the row if it is due, and leaves one that
+-- another engine has locked to it.
+with due as (
+  select x.ctid as place from perdure.sql_request x where x.id = :id and x.error is null and x.due_at <= perdure.clock() for update skip locked
+),
+claimed as (
+  update perdure.sql_request r set due_at = perdure.clock() + make_interval(secs => :lease_s::float8), tries = r.tries + 1
+    from due d where r.ctid = d.place
+  returning r.id, r.ns, r.act, r.name, r.run_id, r.run_key, r.payload, r.key, r.options, r.by, r.tries
+)
+select c.id, c.ns, n.name as namespace, c.act, c.name, c.run_id, c.run_key, c.payload, c.key, c.options::text as options, c.by, c.tries
+  from claimed c join perdure.namespace n on n.id = c.ns;
+
 -- name: delete_sql_request
 -- It is carried out. No row: another engine has done it.
 delete from perdure.sql_request where id = :id returning id;

@@ -13,7 +13,7 @@ first as (
   returning run_id, ns
 ),
 sent as (
-  insert into perdure.inbox (ns, run_id, body) select ns, run_id, :body from first
+  insert into perdure.inbox (ns, run_id, body, kind, name) select ns, run_id, :body, 'update', :name from first
 )
 select exists(select from target) as active, exists(select from first) or a.run_id is not null as known, a.value, a.failure
   from (select) one left join perdure.update_answer a on a.run_id = :run_id and a.id = :id and a.ns = :ns;

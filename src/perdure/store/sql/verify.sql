@@ -25,7 +25,7 @@ select r.run_id, false, r.status, r.epoch, r.events, null, false, r.ns, r.workfl
 select k.run_id, k.ns, k.key, k.input_hash from perdure.run_key k where k.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_promises
-select p.run_id, p.name, p.kind, p.resolved_at is not null as is_resolved from perdure.promise p where p.run_id = any(:run_ids::uuid[]);
+select p.run_id, p.name, p.kind, p.resolved_at is not null as is_resolved, p.asked as is_asked, p.question from perdure.promise p where p.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_namespaces
 -- The namespaces of rows that belong to these runs, where a table has any.
@@ -47,7 +47,41 @@ union all
 select r.run_id, r.ns from perdure.run r where r.run_id = any(:run_ids::uuid[]);
 
 -- name: verify_messages
-select i.id, i.run_id, i.body from perdure.inbox i where i.id > :after order by i.id limit :limit;
+-- A message that is set aside has the number that it had in the inbox.
+(select i.id, i.run_id, i.body from perdure.inbox i where i.id > :after order by i.id limit :limit)
+union all
+(select s.id, s.run_id, s.body from perdure.set_aside_message s where s.id > :after order by s.id limit :limit)
+order by id limit :limit;
+
+-- name: verify_places
+-- Messages of senders in a place where nothing finds them.
+select i.run_id, 'the ' || i.kind || ' ' || i.id || ' waits in the inbox, and the run is not active' as what
+  from perdure.inbox i
+ where i.kind in ('signal', 'promise', 'answer', 'update') and not exists (select from perdure.run_queue q where q.run_id = i.run_id)
+union all
+select s.run_id, 'the ' || s.kind || ' ' || s.id || ' was set aside (' || s.reason || '), and the run '
+         || coalesce((select 'is ' || case when r.successor is null then r.status else 'continued' end from perdure.run r where r.run_id = s.run_id),
+                     (select 'is active' from perdure.run_queue q where q.run_id = s.run_id), 'does not exist')
+  from perdure.set_aside_message s
+ where not exists (select from perdure.run r where r.run_id = s.run_id
+                      and s.reason = case when r.successor is null then r.status else 'continued' end);
+
+-- name: verify_places_examined
+select (select count(*) from perdure.inbox) + (select count(*) from perdure.set_aside_message) as examined;
+
+-- name: verify_chains
+-- Chains whose last run is not the last, or is gone; keys with several active runs.
+select c.head as run_id, 'it is recorded as the last run of the chain of ' || c.run_id
+         || coalesce(', and continued as ' || (select r.successor from perdure.run r where r.run_id = c.head), ', and does not exist') as what
+  from perdure.run_chain c
+ where not exists (select from perdure.run_queue q where q.run_id = c.head)
+   and not exists (select from perdure.run r where r.run_id = c.head and r.successor is null)
+union all
+select min(q.run_id::text)::uuid, 'the key ' || q.key || ' has ' || count(*) || ' active runs'
+  from perdure.run_queue q where q.key is not null group by q.ns, q.key having count(*) > 1;
+
+-- name: verify_chains_examined
+select count(*) as examined from perdure.run_chain;
 
 -- name: verify_retention
 -- Runs with ids below this may be gone, whole or in part.
@@ -182,8 +216,9 @@ union all
 (select 'task', t.run_id, 'task ' || t.seq || ' waits in task_queue for a run that is not active'
    from perdure.task_queue t where not exists (select from perdure.run_queue q where q.run_id = t.run_id) limit :limit)
 union all
-(select 'promise', p.run_id, 'promise ' || p.name || ' of a run that is not active'
-   from perdure.promise p where not exists (select from perdure.run_queue q where q.run_id = p.run_id) limit :limit)
+(select 'promise', p.run_id, 'promise ' || p.name || ' of a run that is neither active nor failed'
+   from perdure.promise p where not exists (select from perdure.run_queue q where q.run_id = p.run_id)
+    and not exists (select from perdure.run r where r.run_id = p.run_id and r.status = 'failed') limit :limit)
 union all
 (select 'owner', q.run_id, 'owned by session ' || q.owner || ', which does not exist'
    from perdure.run_queue q
