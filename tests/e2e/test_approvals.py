@@ -379,7 +379,10 @@ async def test_a_value_on_its_way_when_people_are_asked_is_dropped(dsn: str) -> 
         run, engine = ids.parse(handle.id), env.client.engine
         async with env.client.store.pool.take() as c:
             body = encode_message(PromiseMessage("e2e_signed", b"true"))
-            await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", engine.ns, run, body)
+            insert = (
+                "insert into perdure.inbox (ns, run_id, body, kind, name) values ($1, $2, $3, 'promise', 'e2e_signed')"
+            )
+            await c.execute(insert, engine.ns, run, body)
         engine.events.message_sent.publish(run)
         await env.settle()
         assert await handle.status() == "running"

@@ -253,7 +253,7 @@ async def test_rows_committed_out_of_id_order_are_all_found(dsn: str) -> None:
             transaction = late.transaction()
             await transaction.start()
             body = encode_message(SignalMessage(word.name, b"1"))
-            await fetch(late, "send_message", run_id=handle.id, ns=1, body=body)
+            await fetch(late, "send_message", run_id=handle.id, ns=1, body=body, kind="signal", name=word.name)
             await word.send(handle.id, 2)
             await _progress(handle, 1)
             await transaction.commit()

@@ -88,7 +88,8 @@ async def test_an_end_that_lies_in_the_inbox_while_its_run_is_loaded_is_not_take
         await until(lambda: c.fetchval("select count(*) from perdure.task_queue"))
     row = await c.fetchrow("delete from perdure.task_queue returning run_id, ns, seq, attempt")
     end = encode_message(TaskEndedMessage(row["seq"], TaskStatus.SUCCESS, b"7", None, row["attempt"], 0, 1, 2, 3))
-    await c.execute("insert into perdure.inbox (ns, run_id, body) values ($1, $2, $3)", row["ns"], row["run_id"], end)
+    insert = "insert into perdure.inbox (ns, run_id, body, kind) values ($1, $2, $3, 'task')"
+    await c.execute(insert, row["ns"], row["run_id"], end)
     await c.close()
     async with Perdure(dsn, queues=["none"], settings=settings()) as heir:
         assert await (await heir.get(handle.id)).result(timeout="30s") == 7
@@ -248,7 +249,8 @@ async def test_mail_that_cannot_be_read_sets_its_run_aside_and_harms_nobody_else
         connection = await asyncpg.connect(dsn)
         try:
             for run in (bad.id, bad.id):
-                await connection.execute("insert into perdure.inbox (ns, run_id, body) values (1, $1, '\\x01ff')", run)
+                insert = "insert into perdure.inbox (ns, run_id, body, kind) values (1, $1, '\\x01ff', 'signal')"
+                await connection.execute(insert, run)
         finally:
             await connection.close()
         client.engine.claims.wake()

@@ -105,5 +105,5 @@ def test_a_place_that_was_kept_for_a_child_is_given_back() -> None:
     made.loop.begin = lambda *_: None  # type: ignore[method-assign]
     started = ev.RunStarted("c", "v", b"{}")
     child = SimpleNamespace(run_id=b"c" * 16, seq=0, key="", own=True, started=started, version="v", head=b"")
-    after._child_committed(run, child, 5, frozenset({b"c" * 16}))  # type: ignore[arg-type]
+    after._child_committed(run, child, 5, frozenset({b"c" * 16}), is_cancelled=False)  # type: ignore[arg-type]
     assert made.runs.reserved == 0

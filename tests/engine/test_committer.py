@@ -43,7 +43,7 @@ class MessageUnit:
     outlives_session = True
 
     def fill(self, batch: Any) -> None:
-        batch.messages.append(MessageRow(RUN, b"", None))
+        batch.messages.append(MessageRow(RUN, b"", "signal", None))
 
 
 class Sink:

@@ -157,6 +157,18 @@ async def test_nothing_of_a_paused_run_starts_and_its_messages_wait(dsn: str) ->
     await clean(dsn)
 
 
+async def test_a_run_that_was_paused_twice_at_once_is_resumed_once(dsn: str) -> None:
+    async with serving(dsn, steps) as client:
+        handle = await steps.start()
+        await until(lambda: has(handle, "TasksSucceeded"))
+        await asyncio.gather(handle.pause("inventory"), handle.pause("inventory"))
+        await handle.resume()
+        await go.send(handle.id, 1)
+        assert await handle.result("10s") == 2
+        assert client.engine.counters.runs_ended_without_code == 0
+    await clean(dsn)
+
+
 async def test_a_task_that_ends_before_the_pause_is_written_is_not_forgotten(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

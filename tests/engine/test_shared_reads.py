@@ -10,6 +10,7 @@ import pytest
 from perdure.core.errors import Unavailable
 from perdure.core.limits import VERSION_TRUST_US
 from perdure.core.versions import VersionChoice
+from perdure.engine.ports import PublishedVersion
 from perdure.engine.runs.flow_definitions import REFRESH_US, Flows
 from perdure.engine.shared_reads import SharedReads
 from tests.fakes.waiting import turns
@@ -21,9 +22,9 @@ class Database:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def published(self, ns: int, workflow: str, version: str) -> tuple[bytes | None, bool]:
+    async def published(self, ns: int, workflow: str, version: str) -> PublishedVersion:
         await self._answer(f"parameters of {workflow}")
-        return None, False
+        return PublishedVersion()
 
     async def task_options(self, ns: int) -> dict[str, bytes]:
         await self._answer("task options")

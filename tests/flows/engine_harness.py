@@ -19,12 +19,12 @@ import msgspec
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.api import messages, runs
-from perdure.core.api.messages import ResolvePromise, SendSignal
+from perdure.core.api.messages import ResolvePromise
 from perdure.core.api.runs import CancelRun, ChangeRun
 from perdure.core.durations import to_us
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import TaskStatus
-from perdure.core.messages import TaskEndedMessage
+from perdure.core.messages import SignalMessage, TaskEndedMessage
 from perdure.core.retry import End
 from perdure.core.runstate import RunState
 from perdure.core.work import Activation, Assignment, Decided, QueryCall, Report, ServedCode, StartRequest, Upstream
@@ -40,7 +40,6 @@ from perdure.engine.tasks.lost_workers import settle_lost
 from perdure.flows.draft import draft_text, draft_value
 from perdure.store.definitions import PostgresDefinitions
 from perdure.store.postgres import PostgresStore
-from perdure.wire.codec import encode_message
 from tests.fakes.api import api_on, engine_on
 from tests.flows.case import Case, Outcome, label, of_attempt, scripted, value_of
 from tests.flows.pure import World, failure_of
@@ -345,7 +344,7 @@ class EngineWorld:
                 status = TaskStatus.SUCCESS if "ok" in now else TaskStatus.FAILED
                 clock_us = self.engine.clock.now_us()
                 message = TaskEndedMessage(seq, status, value, failure, attempt, 0, clock_us, clock_us, clock_us)
-                await self._plain.send(run.id, self.engine.ns, encode_message(message))
+                await self._plain.send(run.id, self.engine.ns, message)
             if last:
                 return
 
@@ -358,8 +357,9 @@ class EngineWorld:
     # -- acts -------------------------------------------------------------------------------------------------------
 
     async def _signal(self, value: dict[str, Any]) -> None:
-        data = msgspec.json.encode(value.get("value"))
-        await self.api.call(messages.SIGNAL, SendSignal(ids.text(self.runs[0].id), value["name"], data))
+        """Past the API, which would refuse a name that no node reads."""
+        message = SignalMessage(value["name"], msgspec.json.encode(value.get("value")))
+        await self.engine.inbox.send(self.api.ns, self.runs[0].id, message)
 
     async def _resolve(self, value: dict[str, Any]) -> None:
         data = msgspec.json.encode(value.get("value"))

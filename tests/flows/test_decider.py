@@ -9,7 +9,7 @@ from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure
 from perdure.core.events import label
-from perdure.flows.decide import decider, starting
+from perdure.flows.decide import starting
 from tests.flows.case import Case, Expect
 from tests.flows.pure import Run, World
 
@@ -38,18 +38,15 @@ def test_a_second_cancel_ends_the_wait_for_a_child_that_does_not_stop(monkeypatc
     assert w.main.closing == cm.CancelRun("enough")
 
 
-def test_signals_that_nothing_waits_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decider, "SIGNALS_BUFFERED_MAX", 3)
+def test_signals_that_nothing_waits_for_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 3)
     w = world("tasks: {a: {with: {}}}", script={"a": {"hang": True}})
     w.run()
-    for _ in range(3):
+    for n in range(4):
+        assert w.main.decider.full == (["s"] if n >= 3 else [])
         w.main.add(ev.SignalReceived("s", b"1"))
         w.settle()
-    assert w.main.closing is None
-    w.main.add(ev.SignalReceived("s", b"1"))
-    w.settle()
-    assert isinstance(w.main.closing, cm.FailRun)
-    assert w.main.closing.failure.code == "limit_exceeded"
+    assert w.main.closing is None, "senders are refused, the run goes on"
 
 
 def test_a_spread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,16 +59,13 @@ def test_a_spread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             assert w.main.closing.failure.code == "limit_exceeded"  # type: ignore[union-attr]
 
 
-def test_a_success_that_comes_with_the_failure_is_not_executed_again_by_a_retry(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_success_that_comes_with_the_failure_is_not_executed_again_by_a_retry() -> None:
     """Both are read in one go: the end is decided before the success is."""
-    monkeypatch.setattr(decider, "SIGNALS_BUFFERED_MAX", 0)
     w = world("tasks: {a: {with: {}}, b: {with: {}}}", script={"a": {"hang": True}, "b": {"hang": True}})
     w.run()
     w.together = True
     seqs = {label(w.main.state.tasks[s], s): s for s in w.main.state.tasks}
-    w.main.add(ev.SignalReceived("s", b"1"))
+    w.main.add(ev.TaskFailed(seqs["a"], Failure("task_failed", "no"), 1))
     w.main.add(ev.TasksSucceeded([seqs["b"]], [b"1"]))
     w.settle()
     assert isinstance(w.main.closing, cm.FailRun)
@@ -123,3 +117,25 @@ def test_nothing_is_taken_back_before_a_child_that_may_still_succeed_has_ended(
     w.settle()
     undone = [label(r.event, r.event.first) for r in w.main.history if isinstance(r.event, ev.TasksScheduled)][1:]
     assert undone == ["undo:sub[1]", "undo:book"]
+
+
+def test_messages_that_come_after_the_failure_are_heard_after_a_retry() -> None:
+    """They are recorded before the end is: with the failure, or while the end waits to be written."""
+    w = world(
+        "tasks: {a: {with: {}, retry: 1}, b: {wait: go, depends_on: [a]}, c: {approval: ok, depends_on: [a]}}",
+        script={"a": {"hang": True}},
+    )
+    w.run()
+    w.together = True
+    (a,) = w.main.state.tasks
+    w.main.add(ev.TaskFailed(a, Failure("task_failed", "boom"), 1))
+    w.main.add(ev.SignalReceived("go", b"1"))
+    w.main.add(ev.PromiseResolved("ok", b'{"approved":true}'))
+    w.settle()
+    assert isinstance(w.main.closing, cm.FailRun)
+    w.main.retry()
+    w.settle()
+    (a,) = w.main.state.tasks
+    w.main.add(ev.TasksSucceeded([a], [b"1"]))
+    w.settle()
+    assert isinstance(w.main.closing, cm.CompleteRun)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from perdure import Handle, Promise, Retry, Signal, Task, TestEnv, Workflow, flow, wf, workflow
-from perdure.errors import RunFailed, TaskFailed
+from perdure.errors import InvalidInput, RunFailed, TaskFailed
 from tests.fakes.waiting import turns
 from tests.flows.case import CORPUS, load
 
@@ -238,7 +239,10 @@ async def nothing(env: TestEnv, handle: Handle[Any]) -> None:
 
 
 async def two_signals(env: TestEnv, handle: Handle[Any]) -> None:
-    await other.send(handle.id, 1)
+    """A flow refuses a signal that its document doesn't name. Code may read any signal that its program defines."""
+    refusal = pytest.raises(InvalidInput, match="no signal 'other'")
+    with refusal if (await handle.describe()).workflow == "the-flow" else nullcontext():
+        await other.send(handle.id, 1)
     assert await handle.status() == "running"
     await go.send(handle.id, {"by": "ann"})
 

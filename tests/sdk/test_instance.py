@@ -99,12 +99,12 @@ def test_tasks_one_after_another() -> None:
 
 
 @workflow
-async def gathered(n: int) -> list[int]:
+async def gathered_ones(n: int) -> list[int]:
     return list(await asyncio.gather(*(double(i) for i in range(n))))
 
 
 def test_gather_schedules_everything_at_once_and_keeps_the_order() -> None:
-    world = check(gathered, 6, expected=[0, 2, 4, 6, 8, 10])
+    world = check(gathered_ones, 6, expected=[0, 2, 4, 6, 8, 10])
     assert len(world.activations[0]) == 6
 
 
@@ -746,8 +746,46 @@ async def gets_nonsense() -> str:
         return type(e).__name__
 
 
-def test_a_signal_of_the_wrong_type_raises_where_it_is_awaited() -> None:
-    check(gets_nonsense, expected="PayloadMismatch", script=sent("numbers", b'"x"'))
+@workflow
+async def reads_text() -> str:
+    return await Signal("numbers", str).next()
+
+
+@pytest.mark.parametrize("buffered", [False, True], ids=["awaited", "buffered"])
+def test_a_message_that_the_code_cannot_read_makes_the_run_stuck_until_other_code_reads_it(buffered: bool) -> None:
+    history = [ev.RunStarted("gets_nonsense", "v", b"{}"), ev.SignalReceived("numbers", b'"x"')]
+    records = [ev.Recorded(i + 1, 0, e) for i, e in enumerate(history)]
+    runtime = WorkflowInstance(RUN, buffers_nonsense if buffered else gets_nonsense)
+    if buffered:
+        records.insert(1, ev.Recorded(2, 0, ev.SignalReceived("word", b'"go"')))
+        records = [ev.Recorded(i + 1, 0, r.event) for i, r in enumerate([records[0], records[2], records[1]])]
+    done = runtime.activate(records, replay=True)
+    assert done.stuck is not None and done.stuck.code == "payload_mismatch" and not done.commands
+    assert done.stuck.message.startswith("the code cannot read signal 'numbers': the value does not fit `int`")
+    assert done.stuck.message.endswith("Deploy code that reads it, then resume the run.")
+    repaired = WorkflowInstance(RUN, reads_text).activate(records, replay=True)
+    assert isinstance(repaired.commands[-1], cm.CompleteRun)
+
+
+@workflow
+async def buffers_nonsense() -> str:
+    await Signal("word", str).next()
+    return await gets_nonsense.fn()
+
+
+@workflow
+async def waits_for_a_wrong_value() -> str:
+    try:
+        return str(await Promise("given", int).wait("1h"))
+    except Exception as e:
+        return type(e).__name__
+
+
+def test_a_promise_that_the_code_cannot_read_raises_nothing_in_it() -> None:
+    history = [ev.RunStarted("waits_for_a_wrong_value", "v", b"{}"), ev.PromiseResolved("given", b'"x"', True)]
+    records = [ev.Recorded(i + 1, 0, e) for i, e in enumerate(history)]
+    done = WorkflowInstance(RUN, waits_for_a_wrong_value).activate(records, replay=False)
+    assert done.stuck is not None and "the value of promise 'given'" in done.stuck.message and not done.commands
 
 
 @workflow
@@ -1160,13 +1198,36 @@ def test_a_bug_below_the_code_becomes_a_reason_and_is_never_raised() -> None:
     assert done.stuck.code == "internal"
 
 
-def test_too_many_unread_signals_fail_the_run_by_the_name_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.sdk.workflow.transitions.SIGNALS_BUFFERED_MAX", 5)
-    world = World(promise_with_a_limit)
-    for event in sent("steer", *[b'"x"'] * 6):
-        world.add(event)
-    assert world.run().failure.code == "limit_exceeded"
-    assert "SIGNALS_BUFFERED_MAX" in world.failure.message
+@workflow
+async def reads_after_a_word() -> list[str]:
+    await Signal("word", str).next()
+    heard = [await steer.next() for _ in range(4)]
+    await Signal("word", str).next()
+    return heard
+
+
+def test_too_many_unread_signals_are_reported_until_half_are_read_and_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 6)
+    runtime = WorkflowInstance(RUN, reads_after_a_word)
+    seq = 0
+
+    def given(*events: ev.Event) -> Any:
+        nonlocal seq
+        records = []
+        for event in events:
+            seq += 1
+            records.append(ev.Recorded(seq, 0, event))
+        done = runtime.activate(records, replay=seq == len(events))
+        assert done.stuck is None and not done.commands
+        return done
+
+    assert given(ev.RunStarted("reads_after_a_word", "v", b"{}")).full == []
+    assert given(*[ev.SignalReceived("steer", b'"x"')] * 5).full == []
+    assert given(*[ev.SignalReceived("steer", b'"x"')] * 2).full == ["steer"], "the seventh is kept too"
+    assert given(ev.SignalReceived("word", b'"go"')).full == [], "three are left"
+    runtime.evict()
 
 
 def test_a_recorded_failure_keeps_the_message_of_its_cause() -> None:

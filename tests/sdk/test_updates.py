@@ -399,7 +399,7 @@ class FakePort:
         self.posted: list[Place] = []
         self.looks = 0
 
-    async def ask(self, place: Place, body: bytes) -> UpdateSent:
+    async def ask(self, place: Place, name: str, body: bytes) -> UpdateSent:
         active = place[1] not in self.over
         if active and place not in self.known:
             self.posted.append(place)

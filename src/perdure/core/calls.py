@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from perdure.core.errors import InvalidInput
+
 POSITIONAL: Final = b'{"*":'
 """How a call by position begins."""
 OFFER: Final = b'{"**":'
@@ -34,6 +36,17 @@ def encode_json(value: Any) -> bytes:
 
 def encode_call(args: list[Any], kwargs: dict[str, Any]) -> bytes:
     return encode_json({"*": args, **kwargs} if args else kwargs)
+
+
+def encode_input(value: Any) -> bytes:
+    """The arguments of a program without Python's calls: an object has them by name, null has none, any other value is the one argument."""
+    if value is None:
+        return encode_call([], {})
+    if not isinstance(value, dict):
+        return encode_call([value], {})
+    if "*" in value:
+        raise InvalidInput("no parameter can be called `*`; give arguments by position in `args`")
+    return encode_call([], value)
 
 
 def encode_offer(values: Mapping[str, Any]) -> bytes:

@@ -45,6 +45,8 @@ class ServedCode(msgspec.Struct, frozen=True, kw_only=True):
     """Flow-control options of its runs as JSON; empty: none."""
     parameters: bytes = b""
     """What it takes, as JSON of core/parameters.py; empty: nothing is checked."""
+    messages: bytes = b""
+    """What it reads, as JSON of core/published_messages.py; empty: nothing is checked."""
     hooks: bytes = b""
     """Status in which a run ends -> workflow of which a run starts then, as JSON; empty: none."""
     subscriptions: bytes = b""
@@ -147,6 +149,8 @@ class Decided(msgspec.Struct, gc=False):
     """It answers no activation: a side effect has ended."""
     waiting: list[str] = []
     """What the code waits for that no record shows: `signal:NAME`, `update:NAME`. At most WAITING_NAMES_MAX."""
+    full: list[str] = []
+    """Signals of which the code has left SIGNALS_BUFFERED_MAX unread. At most WAITING_NAMES_MAX."""
     partial: bool = False
     """The decision is not finished: this much of it is to happen already. Of flows alone, within an engine."""
 
@@ -255,6 +259,15 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     successor: bytes | None
     paused_by: str | None = None
     """The operator who paused it; None: it is not paused."""
+    head: bytes | None = None
+    """The last run of the chain that this run began."""
+    full: tuple[str, ...] = ()
+    """Signals of which its code has left too many unread; no more of them are taken."""
+
+    @property
+    def next_run(self) -> bytes | None:
+        """A later run of its chain, the last one if it is known; None: it is the last."""
+        return self.head or self.successor
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):

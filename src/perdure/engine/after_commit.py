@@ -13,10 +13,12 @@ from typing import Final
 
 from perdure.core import events as ev
 from perdure.core.errors import Unavailable
+from perdure.core.message_life import InboxKind
 from perdure.core.messages import ChildEndedMessage
 from perdure.engine.commits.rows import DequeuedRow, QueuedRow
 from perdure.engine.commits.store import Committed
-from perdure.engine.commits.write_queue import AwaitedUnit, Unit
+from perdure.engine.commits.write_queue import AwaitedUnit, EndingUnit, Unit
+from perdure.engine.ports import ClaimedRun
 from perdure.engine.runs.changes import ChildStart, Extras
 from perdure.engine.runs.ends import count_end, run_end
 from perdure.engine.runs.loop import RunLoop, RunParts
@@ -74,6 +76,17 @@ class AfterCommit:
         elif isinstance(unit, ReportUnit) and (lost := unit.as_lost(self._now_us())) is not None:
             self._queue.add(lost)
 
+    def end_withdrawn(self, unit: EndingUnit, session: int) -> None:
+        """The run is taken in anew, from its history, as if this engine had just claimed it."""
+        if session != self._session.id or not isinstance(unit, RunUnit):
+            return
+        run = unit.run
+        self._runs.pop(run.id, None)
+        self._worker.forget(run.id)
+        self._claims.take_again(
+            ClaimedRun(run.id, run.ns, run.workflow, run.version, run.epoch, run.keys, run.pin, is_late=True)
+        )
+
     def given_up(self, unit: AwaitedUnit) -> None:
         if isinstance(unit, StartUnit):
             self._runs.unreserve(unit.own)
@@ -103,15 +116,14 @@ class AfterCommit:
 
     def run_committed(self, unit: RunUnit, at_us: int, started: frozenset[bytes]) -> None:
         run = unit.run
-        run.writing = False
         first = unit.first
-        if unit.events:
-            run.seq += len(unit.events)
-            run.head, run.head_us = unit.head, at_us
+        run.written(unit, at_us)
         facts = [ev.Recorded(first + i, at_us, e) for i, e in enumerate(unit.events) if type(e) in _FACTS]
         if unit.extras:
             self._extras_committed(run, unit.extras, at_us, started)
-        if not run.phase.is_active:
+        if unit.is_withdrawn:
+            pass  # `end_withdrawn` goes on
+        elif not run.phase.is_active:
             self._left(run)
         elif run.phase is RELOADING:
             run.deliver.extend(facts)
@@ -127,22 +139,31 @@ class AfterCommit:
             self._delivery.committed(x)
             if x.settles:
                 self._claims.suspect_settled()
+            if any(p.kind is ev.PromiseKind.EVENT for p in x.promises):
+                self._events.event_wait_made.publish()
             if x.answers:
                 self._events.answers_recorded.publish(run.ns, run.id, x.answers)
+        cancelled = {m.run_id for x in extras for m in x.messages if m.kind == InboxKind.CANCEL}
         for x in extras:
             for child in x.starts:
-                self._child_committed(run, child, at_us, started)
+                self._child_committed(run, child, at_us, started, is_cancelled=child.run_id in cancelled)
 
-    def _child_committed(self, run: ActiveRun, child: ChildStart, at_us: int, started: frozenset[bytes]) -> None:
+    def _child_committed(
+        self, run: ActiveRun, child: ChildStart, at_us: int, started: frozenset[bytes], *, is_cancelled: bool
+    ) -> None:
         self._runs.unreserve(child.own)
         if child.run_id not in started:
             self._delivery.child_refused(run, child.seq, child.key)
         elif child.own:
             self._counters.runs_started += 1
             self._names.workflows.of((run.ns, child.started.workflow)).started += 1
+            pin = child.version if child.started.pinned else ""
+            if is_cancelled:  # read from the database with the request, so that its code gets that before anything else
+                taken = ClaimedRun(child.run_id, run.ns, child.started.workflow, child.version, 1, pin=pin)
+                self._claims.take_again(taken)
+                return
             own = ActiveRun(child.run_id, run.ns, child.started.workflow, child.version, 1)
-            own.head = child.head
-            own.pin = child.version if child.started.pinned else ""
+            own.head, own.pin = child.head, pin
             self._loop.begin(own, child.started, at_us)
 
     def _left(self, run: ActiveRun) -> None:
@@ -164,6 +185,8 @@ class AfterCommit:
             self._runs.pop(run.id, None)
         if run.keys:
             self._flow_control.freed.update((run.ns, key) for key in run.keys)
+            self._claims.wake()
+        if phase.successor is not None:  # messages may have moved on to it
             self._claims.wake()
         end = run_end(run)
         count_end(self._counters, self._names, end, self._now_us())

@@ -33,6 +33,7 @@ from perdure.engine.runs.eviction import Eviction
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.inbox import InboxWriter
 from perdure.engine.runs.loop import RunLoop, RunParts
+from perdure.engine.runs.message_checks import MessageDoor
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.services.claims import Claims
 from perdure.engine.services.deferred_starts import DeferredStarts, StartStore
@@ -102,6 +103,9 @@ class Engine:
         self.eviction = Eviction(context, parts.runs, self.dispatcher, parts.exits)
         self.lost_workers = LostWorkers(context, self.payloads, parts.runs, self.attempts, self.dispatcher)
         self.inbox = InboxWriter(stores.store, context.events)
+        self.message_door = MessageDoor(
+            stores.store, parts.runs, self.flows, context.now_us, settings.payload_inline_bytes
+        )
         self.claims = Claims(context, parts, self.loop, self.dispatcher)
         sink = AfterCommit(parts, self.loop, self.claims)
         self.committer = Committer(stores.store, context.session, context.queue, context.counters, sink)
@@ -137,6 +141,7 @@ class Engine:
         events.run_ended.subscribe(lambda _: self.notifications.send("end"))
         events.runs_begun.subscribe(self._runs_begun)
         events.message_sent.subscribe(self._message_sent)
+        events.event_wait_made.subscribe(self.named_events.wake)
         events.cancel_sent.subscribe(self.endings.wake)
         events.answers_recorded.subscribe(self.updates.answered)
         events.work_due.subscribe(self.claims.wake_in)

@@ -54,6 +54,7 @@ class EngineEvents:
         "answers_recorded",
         "bulk_job_started",
         "cancel_sent",
+        "event_wait_made",
         "message_sent",
         "orphaned_task_ended",
         "other_engines_concerned",
@@ -73,6 +74,8 @@ class EngineEvents:
         """So many runs were created that no engine owns yet."""
         self.message_sent = Topic[[bytes]]()
         """A run has a message in its inbox."""
+        self.event_wait_made = Topic[[]]()
+        """A run waits for a named event, durably. The event may have come before."""
         self.cancel_sent = Topic[[]]()
         """A run has a cancel message in its inbox."""
         self.answers_recorded = Topic[[int, bytes, Answers]]()

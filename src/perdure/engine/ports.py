@@ -11,6 +11,7 @@ import msgspec
 from perdure.core.events import PromiseCreated
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlGroup, FlowControlRules
+from perdure.core.messages import Message
 from perdure.core.payload_port import Place
 from perdure.core.versions import VersionChoice
 from perdure.core.work import (
@@ -58,6 +59,8 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     """Keys of the slots that it holds."""
     pin: str = ""
     """The version that it is pinned to; empty: none."""
+    is_late: bool = False
+    """It had ended, and is decided once more with messages that had come (core/late_messages.py)."""
 
 
 class ClaimedTask(msgspec.Struct, frozen=True):
@@ -108,10 +111,11 @@ class InboxRow(msgspec.Struct, frozen=True):
     body: bytes
 
 
-DeletedRun = Literal["deleted", "unknown", "active", "awaited"]
-"""What became of the deletion of a run. `awaited`: it has ended, and its parent, which may not know that yet, is active."""
-SendRow = tuple[bytes, int, bytes, str | None, bytes, str | None]
-"""(run, namespace, body, the sender's key, the run as the sender calls it, whether it asks to stop)"""
+DeletedRun = Literal["deleted", "unknown", "active", "continued", "awaited"]
+"""What became of the deletion of a run. `continued`: a later run of its chain is active. `awaited`: its parent, which may not know of its end
+yet or may be retried, would execute it again."""
+SendRow = tuple[bytes, int, bytes, str | None, bytes, str, str | None]
+"""(run, namespace, body, the sender's key, the run as the sender calls it, kind and name of the message)"""
 
 
 class Adopted(msgspec.Struct, frozen=True):
@@ -174,6 +178,20 @@ class QueuedTask(msgspec.Struct, frozen=True):
     node: str | None = None
 
 
+class AskedPromise(msgspec.Struct, frozen=True):
+    """A promise of a run as its history has it."""
+
+    name: str
+    created: PromiseCreated | None
+    """None: it has a value, and nothing has asked for it."""
+    question: bytes
+    is_resolved: bool
+    is_authorized: bool
+    """Its value may resolve anything that is asked under its name."""
+    event_id: int | None = None
+    """The named event that it is resolved with."""
+
+
 class RetryChanges(msgspec.Struct, frozen=True):
     """The retry of a failed run: all its changes, in one transaction."""
 
@@ -189,8 +207,7 @@ class RetryChanges(msgspec.Struct, frozen=True):
     """Tasks whose rows go, because they have not ended any more."""
     stale_seqs: list[int]
     queued: list[QueuedTask]
-    promises: dict[str, tuple[bool, PromiseCreated | None]]
-    """Promises that the code waits for or that were kept -> whether they were, and what makes them approvals or waits for events."""
+    promises: list[AskedPromise]
     states: dict[str, bytes | None]
     """State values that differ from what is stored."""
     orphans: list[bytes]
@@ -201,6 +218,9 @@ class RetryChanges(msgspec.Struct, frozen=True):
     """Its search attributes, without those that the part which is retried had set."""
     pinned: bool = False
     """Only workers that serve its version execute it."""
+    key: str = ""
+    """The key that the run takes back; empty: none."""
+    input_hash: bytes = b""
 
 
 class ForkedRow(msgspec.Struct, frozen=True):
@@ -235,7 +255,7 @@ class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ForkedRow]
     copies: list[CopiedRow]
     queued: list[QueuedTask]
-    promises: dict[str, tuple[bool, PromiseCreated | None]]
+    promises: list[AskedPromise]
     states: dict[str, bytes]
     uses: list[Place]
     """Stored content that its events refer to."""
@@ -251,6 +271,16 @@ ServiceRoutes = tuple[frozenset[str], frozenset[str]]
 """Names that instances of HTTP services have registered, and names of Python tasks."""
 
 
+class PublishedVersion(msgspec.Struct, frozen=True):
+    """What the workers of a version of a Python workflow last said about it; nothing where none has."""
+
+    parameters: bytes | None = None
+    """As JSON of core/parameters.py."""
+    messages: bytes | None = None
+    """As JSON of core/published_messages.py."""
+    pinned: bool = False
+
+
 class Store(CommitStore, Protocol):
     # ownership
     async def register(self, engine: str, lease_s: float, slots: int) -> OpenedSession: ...
@@ -258,11 +288,11 @@ class Store(CommitStore, Protocol):
     async def reap(self, settle: Settle) -> int: ...
     async def leave(self, session: int, settle: Settle) -> None: ...
     # writing
-    async def send(self, run_id: bytes, ns: int, body: bytes) -> int | None: ...
+    async def send(self, run_id: bytes, ns: int, message: Message) -> int | None: ...
     async def send_many(self, rows: Sequence[SendRow]) -> list[int]: ...
     async def remember_message(self, run_id: bytes, key: str) -> None: ...
     async def resolve_promise(
-        self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool
+        self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool, question: bytes = b""
     ) -> tuple[bool, bool]:
         """(is the run active, did this call win). `authorized`: it may resolve an approval past its assignees."""
         ...
@@ -283,9 +313,7 @@ class Store(CommitStore, Protocol):
         """(workflow, version) of those that are registered with other code, and are refused."""
         ...
 
-    async def published(self, ns: int, workflow: str, version: str) -> tuple[bytes | None, bool]:
-        """The parameters of a version, and whether its runs are pinned."""
-        ...
+    async def published(self, ns: int, workflow: str, version: str) -> PublishedVersion: ...
 
     async def current_versions(self, ns: int, names: Sequence[str]) -> dict[str, VersionChoice]: ...
     async def document(self, ns: int, workflow: str, version: str) -> bytes | None: ...

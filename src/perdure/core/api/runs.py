@@ -137,6 +137,18 @@ class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
     waits: list[WaitReason] = []
 
 
+class UnreadMessage(msgspec.Struct, frozen=True):
+    """A message that was acknowledged and is not recorded in the history."""
+
+    kind: str
+    """`inbox.kind`: core/message_life.py."""
+    name: str
+    """Of the signal, promise, approval or update; empty for a request to stop or to pause."""
+    sent_us: int
+    reason: str = ""
+    """How the run ended before its code got the message, which is set aside; empty: the message is pending."""
+
+
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     item: RunItem
     started: bytes
@@ -154,6 +166,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The undo stack, for runs with a short history."""
     retry_refused: str | None = None
     """Why a failed run cannot be retried."""
+    unread: list[UnreadMessage] = []
+    """Messages that its history does not have, up to UNREAD_SHOWN_MAX of each kind of place."""
 
 
 class NotablePosition(msgspec.Struct, frozen=True, array_like=True):

@@ -25,6 +25,7 @@ from perdure.core.api.act import KEY_PREFIX, LAST_RUN, RUN_PREFIX_CHARS_MIN, Act
 from perdure.core.api.texts import check_text, check_texts
 from perdure.core.approvals import Via
 from perdure.core.errors import Conflict, Forbidden, NotFound, RunFinished
+from perdure.core.ids import no_run
 from perdure.core.limits import CALL_TIMEOUT_S, SUCCESSORS_MAX
 from perdure.core.work import RunView
 from perdure.engine.api.ports import (
@@ -43,6 +44,7 @@ from perdure.engine.api.ports import (
     ServiceStore,
 )
 from perdure.engine.api.sql_request_port import SqlRequestStore
+from perdure.engine.api.sql_starts import SqlStarts
 from perdure.engine.engine import Engine
 from perdure.engine.ports import Store
 from perdure.engine.runs.starts import StartWatch
@@ -99,6 +101,7 @@ class Api:
     def __init__(self, engine: Engine, ports: ApiPorts, public_url: Callable[[], str]) -> None:
         self.engine, self.ports, self._public_url = engine, ports, public_url
         self.start_watch = StartWatch()
+        self.sql_starts = SqlStarts(engine, ports.sql_requests)
         self._began_s = monotonic()
         self._started_us: int | None = None
         self._namespaces: dict[str, tuple[int, int]] = {}
@@ -139,12 +142,14 @@ class Api:
 
 
 class NamespaceApi:
-    """One namespace, for one caller. Cheap to create."""
+    """One namespace, for one caller. Cheap to create.
 
-    __slots__ = ("api", "caller", "engine", "ns", "ports")
+    `begins_starts`: a run that isn't found, and that a committed transaction asked for in SQL, is started at once."""
 
-    def __init__(self, api: Api, ns: int, caller: Caller) -> None:
-        self.api, self.ns, self.caller = api, ns, caller
+    __slots__ = ("api", "begins_starts", "caller", "engine", "ns", "ports")
+
+    def __init__(self, api: Api, ns: int, caller: Caller, *, begins_starts: bool = True) -> None:
+        self.api, self.ns, self.caller, self.begins_starts = api, ns, caller, begins_starts
         self.engine, self.ports = api.engine, api.ports
 
     @property
@@ -156,14 +161,30 @@ class NamespaceApi:
         """The same API with another time limit."""
         if seconds == self.caller.within_s:
             return self
-        return NamespaceApi(self.api, self.ns, msgspec.structs.replace(self.caller, within_s=seconds))
+        caller = msgspec.structs.replace(self.caller, within_s=seconds)
+        return NamespaceApi(self.api, self.ns, caller, begins_starts=self.begins_starts)
 
     def call(self, act: Act[Q, R], request: Q) -> Coroutine[Any, Any, R]:
         """Checked at once; what it returns is awaited for the reply. Not a coroutine itself: every start passes through here."""
         self.check(act.permission)
         check_texts(request)
-        reply: Coroutine[Any, Any, R] = HANDLERS[act.name](self, request)
+        handler = HANDLERS[act.name]
+        names_run = self.begins_starts and hasattr(request, "run")
+        reply: Coroutine[Any, Any, R] = self._on_run(handler, request) if names_run else handler(self, request)
         return reply
+
+    async def _on_run(self, handler: Handler, request: Any) -> Any:
+        """Nothing was done for a run that isn't there, so the act can be asked again once it is."""
+        try:
+            return await handler(self, request)
+        except NotFound as e:
+            if e.run_id is None or not await self.begin_requested(run_id=e.run_id):
+                raise
+        return await handler(self, request)
+
+    async def begin_requested(self, *, run_id: bytes | None = None, key: str | None = None) -> bool:
+        """For a run that wasn't found: whether it is there now, because a transaction asked for it in SQL."""
+        return self.begins_starts and await self.api.sql_starts.begin(self.ns, run_id, key, self.caller.within_s)
 
     def check(self, permission: Permission | None) -> None:
         principal = self.caller.principal
@@ -208,6 +229,8 @@ class NamespaceApi:
     async def run_of_key(self, key: str) -> bytes:
         """The run that was started under a key."""
         found = await self.ports.store.run_by_key(self.ns, key)
+        if found is None and await self.begin_requested(key=key):
+            found = await self.ports.store.run_by_key(self.ns, key)
         if found is None:
             raise NotFound(f"no run was started under the key {key!r} in this namespace")
         return found[0]
@@ -218,6 +241,15 @@ class NamespaceApi:
             raise no_run(run_id)
         return view
 
+    async def last_of(self, run: RunRef) -> RunView:
+        """The run that a name stands for, or the last run of its chain: what acts on a run that goes on are about."""
+        view = await self.view(await self.run_id(run))
+        for _ in range(SUCCESSORS_MAX):
+            if view.next_run is None:
+                return view
+            view = await self.view(view.next_run)
+        raise RunFinished(f"run {run} was continued too many times to follow")
+
     async def follow(self, run_id: bytes, attempt: Callable[[bytes], Awaitable[R | None]]) -> R:
         """Try a run, then the runs that it continued as, until `attempt` returns a result."""
         first = run_id
@@ -226,18 +258,14 @@ class NamespaceApi:
             if taken is not None:
                 return taken
             view = await self.view(run_id)
-            if view.successor is None:
+            if view.next_run is None:
                 raise RunFinished(f"run {ids.text(first)} has ended and takes no more messages")
-            run_id = view.successor
+            run_id = view.next_run
         raise RunFinished(f"run {ids.text(first)} was continued too many times to follow")
 
 
 def page_limit(limit: int) -> int:
     return min(max(limit, 1), PAGE_MAX)
-
-
-def no_run(run_id: bytes) -> NotFound:
-    return NotFound(f"no run {ids.text(run_id)} in this namespace")
 
 
 Handler = Callable[[NamespaceApi, Any], Coroutine[Any, Any, Any]]

@@ -45,6 +45,7 @@ from perdure.core.errors import (
 from perdure.core.limits import LINK_US_DEFAULT, LINK_US_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.links import ID_BYTES, Link, read, sign
 from perdure.core.messages import PromiseMessage
+from perdure.core.questions import BY_NAME
 from perdure.engine.api.api import Api, Caller, NamespaceApi, handles, page_limit
 from perdure.engine.api.ports import AuditDetail, HeldApproval
 from perdure.wire.codec import encode_message
@@ -105,10 +106,8 @@ async def list_approvals(api: NamespaceApi, r: ListApprovals) -> ApprovalPage:
     store, limit = api.ports.approvals, page_limit(r.limit)
     if not r.run:
         return await store.page(api.ns, names, r.workflow or None, r.after, limit)
-    run_id = await api.run_id(r.run)
+    run_id = (await api.last_of(r.run)).run_id
     of_run = await store.of_run(api.ns, run_id, PER_RUN_MAX)
-    if not of_run:
-        await api.view(run_id)  # NotFound for a run that does not exist
     mine = [s for s in of_run if names is None or not s.assignees or any(n in s.answerers for n in names)]
     return ApprovalPage(mine[:limit], None)
 
@@ -130,7 +129,7 @@ async def _names(api: NamespaceApi, name: str) -> tuple[str, ...] | None:
 @handles(acts.GET)
 async def get(api: NamespaceApi, r: GetApproval) -> Standing:
     """Open or decided. It is gone once the run has ended; the history and the audit log remain."""
-    return await _find(api, await api.run_id(r.run), r.name)
+    return await _find(api, (await api.last_of(r.run)).run_id, r.name)
 
 
 async def _find(api: NamespaceApi, run_id: bytes, name: str) -> Standing:
@@ -173,7 +172,7 @@ async def _missing(api: NamespaceApi, run_id: bytes, name: str) -> NoReturn:
 @handles(acts.ANSWER)
 async def answer(api: NamespaceApi, r: AnswerApproval) -> Standing:
     """Approve or reject; the approval as it stands then."""
-    run_id = await api.run_id(r.run)
+    run_id = (await api.last_of(r.run)).run_id
     actor = await _actor(api, r.on_behalf_of)
     try:
         ballot = Ballot(r.is_approved, msgspec.json.decode(r.value), r.comment)
@@ -189,7 +188,7 @@ async def answer(api: NamespaceApi, r: AnswerApproval) -> Standing:
 @handles(acts.DELEGATE)
 async def delegate(api: NamespaceApi, r: DelegateApproval) -> Standing:
     """Ask another person instead of the actor."""
-    run_id = await api.run_id(r.run)
+    run_id = (await api.last_of(r.run)).run_id
     actor = await _actor(api, r.on_behalf_of)
     async with _held(api, run_id, r.name) as held:
         asked = _standing(held)
@@ -216,8 +215,10 @@ async def create_link(api: NamespaceApi, r: CreateLink) -> LinkCreated:
     ap.check_name(r.name, "the promise")
     if r.kind == "approval" or r.who:
         ap.check_name(r.who, "who")
-    run_id = await api.run_id(r.run)
+    run_id = (await api.last_of(r.run)).run_id
     actor = await _actor(api, "")
+    if r.kind == "promise":
+        await api.engine.message_door.check(api.ns, run_id, "promise", r.name, None)
     async with _held(api, run_id, r.name) as held:
         if r.kind == "approval":
             _check_link(_standing(held), actor, r.who)
@@ -226,7 +227,9 @@ async def create_link(api: NamespaceApi, r: CreateLink) -> LinkCreated:
         elif not held.is_active:
             raise _Gone
         expires_us = held.now_us + lasts_us
-        link = Link(r.kind, api.caller.namespace, run_id, r.name, r.who, expires_us, secrets.token_bytes(ID_BYTES))
+        question = held.standing.question if held.standing is not None else BY_NAME
+        id = secrets.token_bytes(ID_BYTES)
+        link = Link(r.kind, api.caller.namespace, run_id, r.name, r.who, expires_us, id, question)
         detail: AuditDetail = {"name": r.name, "who": r.who, "link": link.id.hex(), "expires": ap.moment(expires_us)}
         await held.audit(actor.subject, "link.create", detail)
     token = sign(link, await api.ports.approvals.secret())
@@ -269,6 +272,7 @@ class Links:
         if link.kind == "promise":
             return None
         found = await _find(await self._of(link), link.run_id, link.name)
+        _check_question(link, found)
         ap.check_open(found)
         ap.answerer(found, (link.who,))
         return found
@@ -277,18 +281,24 @@ class Links:
         """Once. The link was read by `read`; everything that may have changed since is checked again."""
         actor = Actor(f"link:{link.who or ANONYMOUS}", (link.who or ANONYMOUS,), "link")
         api = await self._of(link)
-        async with _held(api, link.run_id, link.name) as held:
+        run_id = link.run_id
+        if link.kind == "promise":  # a plain promise belongs to the chain, an approval to the run that asked
+            run_id = (await api.last_of(ids.text(run_id))).run_id
+            await api.engine.message_door.check(api.ns, run_id, "promise", link.name, msgspec.json.encode(ballot.value))
+        async with _held(api, run_id, link.name) as held:
             if held.now_us >= link.expires_us:
                 raise _expired()
             if not await held.use_link(link.id, link.expires_us):
                 raise _used()
             after: Standing | None = None
             if link.kind == "approval":
-                after = await _vote(held, _standing(held), actor, ballot, link)
+                asked = _standing(held)
+                _check_question(link, asked)
+                after = await _vote(held, asked, actor, ballot, link)
             else:
                 await _resolve(held, actor, link, ballot)
         if after is None or after.resolved_us is not None:
-            api.engine.events.message_sent.publish(link.run_id)
+            api.engine.events.message_sent.publish(run_id)
         return after
 
     async def _of(self, link: Link) -> NamespaceApi:
@@ -306,7 +316,8 @@ async def _vote(held: HeldApproval, asked: Standing, actor: Actor, ballot: Ballo
     await held.cast(vote)
     verdict = ap.verdict_of(asked.spec, votes)
     if verdict is not None:
-        await held.decide(encode_message(PromiseMessage(asked.name, ap.envelope(votes, verdict), True)))
+        envelope = ap.envelope(votes, verdict)
+        await held.decide(encode_message(PromiseMessage(asked.name, envelope, True, asked.question)))
     detail: AuditDetail = {"name": asked.name, "who": who, "via": actor.via, "decided": verdict is not None}
     if link is not None:
         detail["link"] = link.id.hex()
@@ -330,6 +341,12 @@ async def _resolve(held: HeldApproval, actor: Actor, link: Link, ballot: Ballot)
 
 class _Gone(Exception):
     """There is no such approval, or its run has ended; which of them is found out after the transaction."""
+
+
+def _check_question(link: Link, asked: Standing) -> None:
+    """A link is for the question it was made for. The run may have been retried since, and ask something else under the name."""
+    if link.question != asked.question:
+        raise Conflict(f"the approval {asked.name!r} asks something else now. Ask for a new link.")
 
 
 def _standing(held: HeldApproval) -> Standing:

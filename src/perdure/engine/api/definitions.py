@@ -91,7 +91,7 @@ async def get(api: NamespaceApi, r: WorkflowRef) -> WorkflowDetail:
     shown = WorkflowDetail(found, versions, subscriptions=subscriptions.decode(said))
     if is_flow(found.current):
         return msgspec.structs.replace(shown, input_schema=await _input_schema(api, found))
-    published, _ = await api.ports.store.published(api.ns, found.name, found.current)
+    published = (await api.ports.store.published(api.ns, found.name, found.current)).parameters
     parameters = decode_parameters(published) if published else None
     if parameters is None:
         return shown

@@ -17,7 +17,7 @@ from perdure.core.payload_fields import payloads_of
 from perdure.core.payloads import NeedPayload, values_of
 from perdure.core.run_inspection import diff, run_at
 from perdure.core.work import is_flow
-from perdure.engine.api.api import NamespaceApi, handles, no_run
+from perdure.engine.api.api import NamespaceApi, handles
 from perdure.engine.runs.turns import replay
 from perdure.flows.decide.decider import DecisionTooLarge
 from perdure.flows.decide.progress import node_statuses
@@ -79,7 +79,7 @@ async def _history(api: NamespaceApi, run_id: bytes) -> list[Recorded]:
     except (InvalidInput, msgspec.DecodeError) as e:
         raise Conflict(f"the history of run {ids.text(run_id)} cannot be read by this server: {e}") from None
     if not history:
-        raise no_run(run_id)
+        raise ids.no_run(run_id)
     if len(history) > DEBUG_HISTORY_EVENTS_MAX or not isinstance(history[0].event, ev.RunStarted):
         raise Conflict(
             f"run {ids.text(run_id)} has more than DEBUG_HISTORY_EVENTS_MAX={DEBUG_HISTORY_EVENTS_MAX} events, too many to be read at once"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from time import monotonic
 
-from perdure.core import ids
+import msgspec
+
+from perdure.core import chain, ids
 from perdure.core.access import Permission
 from perdure.core.api import messages as acts
 from perdure.core.api.messages import (
@@ -34,6 +36,8 @@ from perdure.core.errors import (
 from perdure.core.limits import CALL_TIMEOUT_S, QUERY_ARGUMENTS_BYTES_MAX, UPDATE_WAIT_S_MAX
 from perdure.core.messages import PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.names import check_message_key, checked_name
+from perdure.core.published_messages import MessageKind
+from perdure.core.questions import BY_NAME
 from perdure.engine.api import starts
 from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.approvals import check_resolve
@@ -47,23 +51,23 @@ async def signal(api: NamespaceApi, r: SendSignal) -> MessageSent:
     run_id = await api.run_id(r.run)
     value = await checked_message(api, "signal", r.name, r.value, run_id)
     check_message_key(r.key)
-    body = encode_message(SignalMessage(r.name, value))
+    message = SignalMessage(r.name, value)
     if r.idempotency_key and not r.key:
-        is_new = await _post_once(api, run_id, r, body)
+        is_new = await _post_once(api, run_id, r, message)
     else:
-        is_new = await api.engine.inbox.send(api.ns, run_id, body, key=r.key)
+        is_new = await api.engine.inbox.send(api.ns, run_id, message, key=r.key)
     if is_new:
         await api.record("run.signal", run_id, name=r.name)
     return MessageSent(is_new)
 
 
-async def _post_once(api: NamespaceApi, run_id: bytes, r: SendSignal, body: bytes) -> bool:
+async def _post_once(api: NamespaceApi, run_id: bytes, r: SendSignal, message: SignalMessage) -> bool:
     """The idempotency key and the message are written together or not at all. False when an earlier request has sent it."""
     key = starts.check_idempotency_key(r.idempotency_key)
     wanted = starts.digest("signal", run_id, r.name, r.value)
 
     async def send(target: bytes) -> bool | None:
-        sent = await api.ports.definitions.send_once(api.ns, f"signal:{key}", wanted, target, body)
+        sent = await api.ports.definitions.send_once(api.ns, f"signal:{key}", wanted, target, message)
         if sent.sent:
             api.engine.events.message_sent.publish(target)
             return True
@@ -87,33 +91,52 @@ async def signal_with_start(api: NamespaceApi, r: SignalWithStart) -> SignalledR
 
 
 async def _signal_with_start(api: NamespaceApi, r: SignalWithStart) -> SignalledRun:
-    start, store = r.start, api.ports.store
+    start, store, door = r.start, api.ports.store, api.engine.message_door
     if not start.key:
         raise InvalidInput("a run that a signal may start needs a key of your own, by which the next signal finds it")
     if start.is_deferred:
         raise InvalidInput("a deferred or deduplicated start cannot carry a signal")
-    value = await checked_message(api, "signal", r.name, r.value)
+    checked_name("signal", r.name)
+    value = await taken(api, r.value, f"the value of signal {r.name!r}")
     check_message_key(r.key)
     start = await starts.stored(api, await starts.prepared(api, start))
-    body = encode_message(SignalMessage(r.name, value))
+    message, wanted = SignalMessage(r.name, value), chain.input_hash(start.workflow, start.input)
     for _ in range(starts.START_TRIES):
         found = await store.run_by_key(api.ns, start.key)
         if found is not None:
+            await door.check(api.ns, found[0], "signal", r.name, r.value)
             try:
-                await api.engine.inbox.send(api.ns, found[0], body, key=r.key)
+                # A run that ends before it reads the signal is followed by one that is started like it: only if that is what is wanted.
+                sent = msgspec.structs.replace(message, starts=found[1] == wanted)
+                await api.engine.inbox.send(api.ns, found[0], sent, key=r.key)
                 return SignalledRun(found[0], is_new=False)
             except (RunFinished, NotFound):
                 await store.forget_key(api.ns, start.key, found[0])
+        elif await _begin_requested(api, start.key):
+            continue
         begins = await starts.ready(api, start, CALL_TIMEOUT_S)
+        definition = (api.ns, begins.request.workflow, begins.request.version)
+        if (error := await door.problem(definition, "signal", r.name, r.value)) is not None:
+            raise error
         run_id = begins.run_id
         if r.key:
             await store.remember_message(run_id, r.key)
         due_s = monotonic() + CALL_TIMEOUT_S
-        unit, created = starts.awaited(api, begins, CALL_TIMEOUT_S, due_s, (body,))
+        unit, created = starts.awaited(
+            api, begins, CALL_TIMEOUT_S, due_s, (msgspec.structs.replace(message, starts=True),)
+        )
         if await starts.answered(unit, created):
             api.engine.events.message_sent.publish(run_id)
             return SignalledRun(run_id, is_new=True)
     raise Conflict(f"the key {start.key!r} kept changing hands while this signal tried to reach it; try again")
+
+
+async def _begin_requested(api: NamespaceApi, key: str) -> bool:
+    """Whether a start that was asked for in SQL has the key now. One that failed or begins later leaves it to this signal's start."""
+    try:
+        return await api.begin_requested(key=key)
+    except NotFound:
+        return False
 
 
 @handles(acts.RESOLVE)
@@ -123,10 +146,14 @@ async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
     value = await checked_message(api, "promise", r.name, r.value, run_id)
     await check_resolve(api, run_id, r.name)
     is_authorized = api.caller.principal.may(Permission.ADMIN)
-    body = encode_message(PromiseMessage(r.name, value, is_authorized))
 
     async def send(target: bytes) -> bool | None:
-        active, won = await api.ports.store.resolve_promise(target, api.ns, r.name, body, authorized=is_authorized)
+        asked = await api.ports.approvals.find(api.ns, target, r.name)  # an approval's value is for what it asks now
+        question = asked.question if asked is not None else BY_NAME
+        body = encode_message(PromiseMessage(r.name, value, is_authorized, question))
+        active, won = await api.ports.store.resolve_promise(
+            target, api.ns, r.name, body, authorized=is_authorized, question=question
+        )
         if won:
             api.engine.events.message_sent.publish(target)
             return True
@@ -190,7 +217,8 @@ async def query(api: NamespaceApi, r: AskQuery) -> QueryReply:
     return QueryReply(answer.value, answer.failure)
 
 
-async def checked_message(api: NamespaceApi, kind: str, name: str, value: bytes, run_id: bytes | None = None) -> bytes:
-    """The value as it is recorded. Content that it refers to is kept for the run from here on."""
+async def checked_message(api: NamespaceApi, kind: MessageKind, name: str, value: bytes, run_id: bytes) -> bytes:
+    """The value as it is recorded, once it is known that the run may read it. Content that it refers to is kept for the run from here on."""
     checked_name(kind, name)
+    await api.engine.message_door.check(api.ns, run_id, kind, name, value)
     return await taken(api, value, f"the value of {kind} {name!r}", run_id)

@@ -39,6 +39,7 @@ from perdure.core.api.workflow_runs import RecentInput
 from perdure.core.approvals import Standing, Vote
 from perdure.core.error_causes import FailedRun
 from perdure.core.events import Recorded
+from perdure.core.messages import SignalMessage
 from perdure.core.run_counts import Bins
 from perdure.core.run_query import Node
 from perdure.core.timeline.rows import TimelineRows
@@ -46,6 +47,8 @@ from perdure.engine.retention_port import RetentionJob
 
 SCAN_ROWS_MAX: Final = 5_000
 """Rows of one source that a page may look at to find matches."""
+UNREAD_SHOWN_MAX: Final = 100
+"""Pending messages, and messages set aside, that are shown with a run."""
 TASKS_COUNTED_MAX: Final = 100_000
 """Tasks of a run that are counted by status."""
 OUTSTANDING_EVENTS_MAX: Final = 5_000
@@ -286,7 +289,7 @@ class Definitions(Protocol):
         ...
 
     async def remember(self, ns: int, key: str, digest: bytes) -> Remembered: ...
-    async def send_once(self, ns: int, key: str, digest: bytes, run_id: bytes, body: bytes) -> SentOnce: ...
+    async def send_once(self, ns: int, key: str, digest: bytes, run_id: bytes, message: SignalMessage) -> SentOnce: ...
 
 
 class HeldApproval(Protocol):

@@ -16,7 +16,7 @@ from perdure.core.limits import FORK_EDITS_MAX
 from perdure.core.payloads import MARK, opened
 from perdure.core.work import StartRequest, is_flow
 from perdure.engine.api import starts
-from perdure.engine.api.api import NamespaceApi, handles, no_run
+from perdure.engine.api.api import NamespaceApi, handles
 from perdure.engine.api.payloads import taken
 from perdure.engine.api.run_fork import RunFork
 from perdure.engine.api.run_retry import RunRetry
@@ -66,7 +66,7 @@ async def _input(api: NamespaceApi, r: RerunRun, started: ev.RunStarted) -> byte
         data = opened(data).body if data.startswith(MARK) else data
     names: tuple[str, ...] = ()
     if not is_flow(started.version):
-        known, _ = await api.ports.store.published(api.ns, started.workflow, started.version)
+        known = (await api.ports.store.published(api.ns, started.workflow, started.version)).parameters
         names = tuple(msgspec.json.decode(known).get("names", ())) if known else ()
     return edited(data, r.edits, names)
 
@@ -74,7 +74,7 @@ async def _input(api: NamespaceApi, r: RerunRun, started: ev.RunStarted) -> byte
 async def first_record(api: NamespaceApi, run_id: bytes) -> Recorded:
     rows = await api.ports.store.history_after(run_id, api.ns, 0, 1)
     if not rows:
-        raise no_run(run_id)
+        raise ids.no_run(run_id)
     try:
         first = decode_row(rows[0].seq, rows[0].at_us, rows[0].body)[0]
     except (InvalidInput, msgspec.DecodeError) as e:

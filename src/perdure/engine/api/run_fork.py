@@ -19,10 +19,11 @@ from perdure.core.retry import waits_until_us
 from perdure.core.run_fork import CopiedTask, Fork, ForkSpec, fork
 from perdure.core.work import RunView, is_flow, run_kind
 from perdure.engine.api.api import NamespaceApi
+from perdure.engine.api.run_retry import asked_promises
 from perdure.engine.api.starts import IDEMPOTENT_KEY, check_idempotency_key, check_same, digest
 from perdure.engine.commits.rows import Seal
 from perdure.engine.ports import CopiedRow, ForkedRow, ForkedRun, QueuedTask
-from perdure.engine.runs.run import attributes_text
+from perdure.engine.runs.run_rows import attributes_text
 from perdure.wire.codec import decode_row, encode_events, encode_options
 
 ROWS_PAGE = 1_000
@@ -114,10 +115,7 @@ class RunFork:
                 )
                 for seq, e in sorted(state.tasks.items())
             ],
-            promises={
-                n: (n in state.resolved, state.promises.get(n))
-                for n in dict.fromkeys([*state.promises, *sorted(state.resolved)])
-            },
+            promises=asked_promises(state),
             states=dict(state.state),
             uses=sorted(set(held_by(p for e in events for p in payloads_of(e)))),
         )

@@ -10,22 +10,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from perdure.core import chain, ids
 from perdure.core import events as ev
-from perdure.core import ids
-from perdure.core.errors import Conflict, Failure, NotFound
+from perdure.core.errors import Conflict, Failure
 from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.lifecycle import RunStatus
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.payloads import NeedPayload
+from perdure.core.questions import BY_NAME, asked_by
 from perdure.core.retry import waits_until_us
 from perdure.core.run_retry import check_retry, effective, plan
 from perdure.core.runstate import RunState
 from perdure.core.work import RunView, is_flow
 from perdure.engine.api.api import NamespaceApi
-from perdure.engine.ports import QueuedTask, RetryChanges
+from perdure.engine.ports import AskedPromise, QueuedTask, RetryChanges
 from perdure.engine.runs.flow_payloads import FlowPayloads
-from perdure.engine.runs.run import ActiveRun, attributes_text
+from perdure.engine.runs.run import ActiveRun
+from perdure.engine.runs.run_rows import attributes_text
 from perdure.engine.runs.turns import replay
 from perdure.flows.decide.decider import Decider, DecisionTooLarge
 from perdure.flows.decide.overrides import failed_children, failed_nodes
@@ -69,9 +73,11 @@ class RunRetry:
         assert isinstance(started, ev.RunStarted)
         group = self._flow_control.of_run((self._ns, view.workflow, view.version), started.input)
         events: list[ev.NodeOverridden | ev.RunRetried] = [event] if decision is None else [decision, event]
-        change = retry_changes(
-            run_id, self._ns, history, events, partial(self._flow_control.of_task, self._ns, view.workflow), group
-        )
+        group_of = partial(self._flow_control.of_task, self._ns, view.workflow)
+        change = retry_changes(run_id, self._ns, history, events, group_of, group)
+        if started.key:
+            input_hash = chain.input_hash(started.workflow, started.input)
+            change = msgspec.structs.replace(change, key=started.key, input_hash=input_hash)
         if not await self._store.retry_run(change):
             raise Conflict(f"run {ids.text(run_id)} was retried by another request at the same moment")
         self._woken(run_id)
@@ -80,7 +86,7 @@ class RunRetry:
         """The run and its history. Raises what a retry would: NotFound, or Conflict when it cannot be retried."""
         view = await self._store.describe(run_id, self._ns)
         if view is None:
-            raise NotFound(f"no run {ids.text(run_id)} in this namespace")
+            raise ids.no_run(run_id)
         if view.status != RunStatus.FAILED:
             raise Conflict(f"run {ids.text(run_id)} is {RunStatus(view.status).word}, only failed runs can be retried")
         history = await self._history(run_id)
@@ -129,9 +135,12 @@ class RunRetry:
         seen = effective(history)
         runs = {r.event.seq: r.event.run_id for r in seen if isinstance(r.event, ev.ChildStarted)}
         told = {r.event.seq for r in seen if isinstance(r.event, ev.ChildFailed | ev.ChildCancelled)}
-        return {c for c in event.voided_children if await self._goes_on(runs[c], c in told, generation)}
+        stopped = {r.event.seq for r in seen if isinstance(r.event, ev.ChildCancelRequested)}
+        left_alone = told | (runs.keys() - stopped)
+        return {c for c in event.voided_children if await self._goes_on(runs[c], c in left_alone, generation)}
 
-    async def _goes_on(self, child: bytes, told: bool, generation: int) -> bool:
+    async def _goes_on(self, child: bytes, left_alone: bool, generation: int) -> bool:
+        """`left_alone`: it was not asked to stop since."""
         view = await self._last(child)
         if view is not None and view.status == RunStatus.FAILED:
             try:
@@ -141,16 +150,17 @@ class RunRetry:
                 view = await self._last(child)
         if view is None or view.status in (RunStatus.FAILED, RunStatus.CANCELLED):
             return False
-        # A child that is active although its parent recorded its end was retried on its own; any other is about to be cancelled.
-        return view.status == RunStatus.SUCCESS or told
+        # An active child was abandoned by its parent, or was retried on its own after its end was recorded; any other is about to be
+        # cancelled.
+        return view.status == RunStatus.SUCCESS or left_alone
 
     async def _last(self, run_id: bytes) -> RunView | None:
         """The run, or the last one of those that it continued in."""
         for _ in range(SUCCESSORS_MAX):
             view = await self._store.describe(run_id, self._ns)
-            if view is None or view.successor is None:
+            if view is None or view.next_run is None:
                 return view
-            run_id = view.successor
+            run_id = view.next_run
         return None
 
 
@@ -179,15 +189,26 @@ def retry_changes(
         stale=[ids.derive(run_id, ids.TASK, seq) for seq in stale],
         stale_seqs=stale,
         queued=[_queued(run_id, seq, e, group_of(e, seq)) for seq, e in sorted(retried.tasks.items())],
-        promises={
-            n: (n in retried.resolved, retried.promises.get(n)) for n in retried.promises.keys() | retried.resolved
-        },
+        promises=asked_promises(retried),
         states={n: v for n, v in values.items() if v != failed.state.get(n)},
         orphans=[r.event.run_id for r in before if isinstance(r.event, ev.ChildStarted) and r.event.run_id not in kept],
         group=group,
         attributes=attributes_text(retried.attributes),
         pinned=any(isinstance(r.event, ev.RunStarted | ev.RunBegan) and r.event.pinned for r in history[:2]),
     )
+
+
+def asked_promises(state: RunState) -> list[AskedPromise]:
+    """What a run asks for, and the values that came before anything asked for them."""
+    events = state.event_ids or {}
+    asked = [
+        AskedPromise(n, p, asked_by(p), state.is_resolved(n), is_authorized=False, event_id=events.get(n))
+        for n, p in state.promises.items()
+    ]
+    if state.values is None:
+        return asked
+    early = sorted({name for name, _ in state.values.by_name()} - state.promises.keys())
+    return asked + [AskedPromise(n, None, BY_NAME, True, state.values.authorized(n)) for n in early]
 
 
 def _check_node(decider: Decider, node: str) -> None:

@@ -37,7 +37,7 @@ from perdure.core.api.texts import check_attributes
 from perdure.core.errors import Conflict, InvalidInput, NotFound, RunFinished, Unavailable
 from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import FlowControlGroup
-from perdure.core.ids import text
+from perdure.core.ids import no_run, text
 from perdure.core.lifecycle import RunStatus
 from perdure.core.messages import CancelMessage, PauseMessage, TerminateMessage
 from perdure.core.run_query import Node
@@ -46,7 +46,7 @@ from perdure.core.run_retry import check_retry, effective
 from perdure.core.undo import stack_of
 from perdure.core.work import Outcome, RunView, StartRequest
 from perdure.engine.api import starts
-from perdure.engine.api.api import NamespaceApi, handles, no_run, page_limit
+from perdure.engine.api.api import NamespaceApi, handles, page_limit
 from perdure.engine.api.run_retry import RunRetry
 from perdure.engine.api.saved_views import query_text
 from perdure.wire.codec import decode_row, encode_message
@@ -87,7 +87,12 @@ async def _started_and_awaited(api: NamespaceApi, r: StartRequest) -> RunResult:
 @handles(acts.RESULT)
 async def result(api: NamespaceApi, r: AwaitRun) -> RunResult:
     run_id = await api.run_id(r.run)
-    return await _awaited(api, run_id, min(r.wait_s, acts.RESULT_WAIT_S_MAX))
+    wait_s = min(r.wait_s, acts.RESULT_WAIT_S_MAX)
+    try:
+        return await _awaited(api, run_id, wait_s)
+    except NotFound:  # the first run of a chain may have been removed: its last one has the result
+        last = await api.last_of(r.run)
+        return RunResult(run_id, (await _awaited(api, last.run_id, wait_s)).outcome)
 
 
 async def _awaited(api: NamespaceApi, run_id: bytes, wait_s: float) -> RunResult:
@@ -106,9 +111,9 @@ async def _awaited(api: NamespaceApi, run_id: bytes, wait_s: float) -> RunResult
 async def _ended(api: NamespaceApi, run_id: bytes) -> Outcome | None:
     view = await api.view(run_id)
     while view.finished_us is not None:
-        if view.successor is None:
+        if view.next_run is None:
             return (await api.ports.store.ended(api.ns, [view.run_id])).get(view.run_id)
-        view = await api.view(view.successor)
+        view = await api.view(view.next_run)
     return None
 
 
@@ -233,7 +238,7 @@ async def cancel(api: NamespaceApi, r: CancelRun) -> None:
 
 async def send_cancel(api: NamespaceApi, run_id: bytes, reason: str, key: str = "") -> None:
     """With a key it has its effect once."""
-    await api.engine.inbox.send(api.ns, run_id, encode_message(CancelMessage(reason)), key=key, stop="cancel")
+    await api.engine.inbox.send(api.ns, run_id, CancelMessage(reason), key=key)
     await api.record("run.cancel", run_id)
 
 
@@ -249,8 +254,7 @@ async def terminate(api: NamespaceApi, r: TerminateRun) -> None:
 
 async def send_terminate(api: NamespaceApi, run_id: bytes, reason: str, key: str = "") -> None:
     """With a key it has its effect once. An engine ends the run at once; this does not wait for it."""
-    body = encode_message(TerminateMessage(reason, api.by))
-    await api.engine.inbox.send(api.ns, run_id, body, key=key, stop="terminate")
+    await api.engine.inbox.send(api.ns, run_id, TerminateMessage(reason, api.by), key=key)
     await api.record("run.terminate", run_id)
 
 
@@ -286,8 +290,8 @@ async def _becomes(api: NamespaceApi, run_id: bytes, wanted: Callable[[RunView],
         async with asyncio.timeout(min(acts.CONTROL_WAIT_S, api.caller.within_s)):
             while True:
                 view = await api.view(run_id)
-                if view.successor is not None:
-                    run_id = view.successor
+                if view.next_run is not None:
+                    run_id = view.next_run
                     continue
                 if wanted(view):
                     return True
@@ -306,9 +310,13 @@ async def delete(api: NamespaceApi, r: ChangeRun) -> None:
             raise no_run(run_id)
         case "active":
             raise Conflict(f"run {text(run_id)} is active; cancel or terminate it first")
+        case "continued":
+            raise Conflict(
+                f"run {text(run_id)} continued as new, and the last run of its chain is active; cancel or terminate that one first"
+            )
         case "awaited":
             raise Conflict(
-                f"the parent of run {text(run_id)} is still active; delete the run after its parent has ended"
+                f"the parent of run {text(run_id)} is active, or has failed and may be retried; delete the parent first"
             )
         case _:
             await api.record("run.delete", run_id)
@@ -317,7 +325,7 @@ async def delete(api: NamespaceApi, r: ChangeRun) -> None:
 @handles(acts.RETRY)
 async def retry(api: NamespaceApi, r: ChangeRun) -> None:
     """What failed runs again, what succeeded keeps its result. See core/run_retry.py."""
-    run_id = await api.run_id(r.run)
+    run_id = (await api.last_of(r.run)).run_id
     await RunRetry(api).retry(run_id)
     await api.record("run.retry", run_id)
 
@@ -325,8 +333,8 @@ async def retry(api: NamespaceApi, r: ChangeRun) -> None:
 @handles(acts.RESUME)
 async def resume(api: NamespaceApi, r: ChangeRun) -> None:
     """Resume a paused run, or a stuck one. It released its slots when it was halted, so it waits for them like a new run."""
-    run_id = await api.run_id(r.run)
-    view = await api.view(run_id)
+    view = await api.last_of(r.run)
+    run_id = view.run_id
     is_halted = view.stuck is not None or view.paused_by is not None
     if not is_halted or not await api.ports.store.resume(run_id, api.ns, await _group_of(api, view)):
         raise Conflict(f"run {text(run_id)} is neither paused nor stuck; there is nothing to resume")

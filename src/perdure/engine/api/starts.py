@@ -36,7 +36,7 @@ from perdure.core.errors import (
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.ids import text
 from perdure.core.limits import FLOW_PAYLOAD_BYTES_MAX, IDEMPOTENCY_KEY_CHARS_MAX, PAYLOAD_BYTES_MAX, VERSIONS_SHOWN_MAX
-from perdure.core.messages import CancelMessage
+from perdure.core.messages import CancelMessage, Message
 from perdure.core.names import checked_name
 from perdure.core.payloads import MARK, opened, refuse_reference, values_of
 from perdure.core.versions import Chosen
@@ -45,7 +45,6 @@ from perdure.engine.api.api import NamespaceApi
 from perdure.engine.api.payloads import taken
 from perdure.engine.runs.flow_definitions import not_registered
 from perdure.engine.runs.starts import Answered, StartUnit, late_start, unknown_start
-from perdure.wire.codec import encode_message
 
 T = TypeVar("T")
 
@@ -262,7 +261,7 @@ def awaited(
     begins: ReadyStart,
     within_s: float,
     due_s: float,
-    inbox: tuple[bytes, ...] = (),
+    inbox: tuple[Message, ...] = (),
 ) -> tuple[StartUnit, asyncio.Future[bool]]:
     """A start whose caller waits for the answer: True when there is a new run, False when its key is taken."""
     created: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -290,7 +289,7 @@ def submitted(
     api: NamespaceApi,
     begins: ReadyStart,
     settled: Answered,
-    inbox: tuple[bytes, ...] = (),
+    inbox: tuple[Message, ...] = (),
 ) -> StartUnit:
     engine, r, group = api.engine, begins.request, begins.group
     now_us = engine.clock.now_us()
@@ -336,8 +335,8 @@ async def _on_taken_key(api: NamespaceApi, r: StartRequest, wanted: bytes, mine:
         )
     if r.on_conflict == "replace":
         try:
-            body = encode_message(CancelMessage(f"replaced by a new run under the key {r.key!r}"))
-            await api.engine.inbox.send(api.ns, run_id, body, stop="cancel")
+            request = CancelMessage(f"replaced by a new run under the key {r.key!r}")
+            await api.engine.inbox.send(api.ns, run_id, request)
             await api.engine.waiters.wait(api.ns, run_id, known=False)
         except RunFinished:
             pass

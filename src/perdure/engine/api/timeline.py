@@ -30,7 +30,7 @@ from perdure.core.timeline.steps import (
     unwritten_tasks,
     with_causes,
 )
-from perdure.engine.api.api import NamespaceApi, handles, no_run
+from perdure.engine.api.api import NamespaceApi, handles
 from perdure.engine.api.definitions import REPLAY_S_MAX, compiled_flow
 from perdure.engine.runs.turns import within
 from perdure.flows.decide.decider import DecisionTooLarge
@@ -51,7 +51,7 @@ async def get_timeline(api: NamespaceApi, r: GetTimeline) -> Timeline:
     run_id = await api.run_id(r.run)
     rows = await api.ports.reads.timeline(api.ns, run_id)
     if rows is None:
-        raise no_run(run_id)
+        raise ids.no_run(run_id)
     item = rows.item
     flow = await compiled_flow(api, item.workflow, item.version)
     places = await _places(rows, flow) if flow is not None else None

@@ -19,8 +19,8 @@ from typing import Protocol
 from perdure.core.errors import Fenced, Unavailable
 from perdure.core.limits import STORE_AWAY_S
 from perdure.engine.commits.rows import Batch, Seal
-from perdure.engine.commits.store import CommitStore, Committed, NotCommitted, Poison
-from perdure.engine.commits.write_queue import AwaitedUnit, Unit, WriteQueue
+from perdure.engine.commits.store import CommitStore, Committed, EndsRefused, NotCommitted, Poison
+from perdure.engine.commits.write_queue import AwaitedUnit, EndingUnit, Unit, WriteQueue
 from perdure.engine.counters import Counters
 from perdure.engine.session import EngineSession
 
@@ -35,6 +35,10 @@ class CommitSink(Protocol):
         ...
 
     def refused(self, unit: Unit, why: str) -> None: ...
+    def end_withdrawn(self, unit: EndingUnit, session: int) -> None:
+        """The end of its run was not written; what came before it was."""
+        ...
+
     def given_up(self, unit: AwaitedUnit) -> None:
         """The unit was not written, because its caller gave up."""
         ...
@@ -97,8 +101,9 @@ class Committer:
         session = self._session.id if session is None else session
         if self._trying_s is None:
             self._trying_s = monotonic()
+        withdrawn: list[EndingUnit] = []
         try:
-            result = await self._commit(units, session)
+            result = await self._commit(units, session, withdrawn)
         except Poison as e:
             if len(units) == 1:
                 self._counters.records_refused += 1
@@ -119,9 +124,13 @@ class Committer:
         ):  # fenced, or a fault of ours: callers that wait for a start are answered under the next session
             self._queue.put_back(units)
             raise
-        self._sink.committed(units, result, session)
+        if result is not None:
+            self._sink.committed(units, result, session)
+        for unit in withdrawn:
+            self._sink.end_withdrawn(unit, session)
 
-    async def _commit(self, units: list[Unit], session: int) -> Committed:
+    async def _commit(self, units: list[Unit], session: int, withdrawn: list[EndingUnit]) -> Committed | None:
+        """None: nothing is left to be written. `withdrawn` gets the units whose run does not end yet."""
         batch = _filled(units, self._store.seal_history)
         awaited = self._awaited = [unit for unit in units if isinstance(unit, AwaitedUnit)]
         while True:
@@ -133,6 +142,13 @@ class Committer:
                 unit.sent = True
             try:
                 result = await self._store.commit(session, number, batch)
+            except EndsRefused as e:
+                units[:] = _without_ends(units, e, withdrawn)
+                if not units:
+                    self._trying_s = None
+                    return None
+                batch = _filled(units, self._store.seal_history)
+                continue
             except NotCommitted as e:
                 log.warning("a commit was lost on the way and is written again: %s", e)
                 for unit in awaited:
@@ -157,6 +173,21 @@ class Committer:
         counters.measures.commit_us.add(took_us)
         counters.measures.commit_rows.add(rows)
         counters.commits_unconfirmed += result.unconfirmed
+
+
+def _without_ends(units: list[Unit], refused: EndsRefused, withdrawn: list[EndingUnit]) -> list[Unit]:
+    """What is written now. A unit whose engine did not know of messages is written again as one that does."""
+    left: list[Unit] = []
+    for unit in units:
+        if isinstance(unit, EndingUnit) and unit.run_id in refused.run_ids:
+            if not refused.examined:
+                unit.has_messages()
+            else:
+                withdrawn.append(unit)
+                if not unit.withdraw_end():
+                    continue
+        left.append(unit)
+    return left
 
 
 def _filled(units: list[Unit], seal: Seal) -> Batch:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from perdure.core.errors import Failure, clip
 from perdure.core.lifecycle import RunStatus, TaskStatus
 from perdure.core.limits import ERROR_WORD_CHARS_MAX, TRACEBACK_CHARS_MAX
+from perdure.core.message_life import ROWS as FATES
 from perdure.core.payloads import held_by
 
 RUN_WORDS: Final = tuple(status.word for status in RunStatus)
@@ -31,6 +32,7 @@ class StartRow(NamedTuple):
     kind: str
     key: str | None
     input_hash: bytes
+    """Of a run with a key; empty: the key belongs to the run that this commit ends, and moves on to it."""
     parent_id: bytes | None
     parent_seq: int | None
     own: bool
@@ -66,6 +68,8 @@ class CloseRow(NamedTuple):
     error: str | None
     successor: bytes | None
     head: bytes
+    has_messages: bool
+    """Its engine knows of messages: `EndedRow` says what becomes of them. Otherwise the commit is refused if there are any."""
 
 
 class ReleaseRow(NamedTuple):
@@ -217,29 +221,41 @@ class RequeuedRow(NamedTuple):
 
 
 class MessageRow(NamedTuple):
-    """A message for another run. `stop`: how it ends the run, by core/messages.py."""
+    """A message for another run. Kind and name are those of core/messages.py."""
 
     run_id: bytes
     body: bytes
-    stop: str | None
+    kind: str
+    name: str | None
 
 
 class EndedRow(NamedTuple):
-    """A run whose messages and promises go with it, or move on to its successor."""
+    """A run that ends, and has messages or promises, or a successor. What becomes of them is said by core/message_life.py."""
 
     run_id: bytes
+    ns: int
+    ending: str
+    gives_way: bool
+    """The end is not written if there are messages that the code may still read."""
     successor: bytes | None
-
-
-"""`promise.kind` by the number of a `PromiseCreated` event."""
+    first: bytes | None
+    """The first run of the chain, where there is a successor."""
+    heir: bytes | None
+    """The run that gets its key."""
 
 
 class PromiseRow(NamedTuple):
+    """A promise that a run asks for."""
+
     run_id: bytes
     name: str
     ns: int
     kind: str
     spec: str | None
+    question: bytes
+    """core/questions.py"""
+    is_resolved: bool
+    """The history has its value already."""
 
 
 class StateRow(NamedTuple):
@@ -286,6 +302,8 @@ class ChangeRow(NamedTuple):
     pause_reason: str | None = None
     pin: str | None = None
     """What it is pinned to from now on."""
+    full_signals: str | None = None
+    """Signals of which it takes no more, as JSON; null: as before."""
 
 
 class AnswerRow(NamedTuple):
@@ -395,7 +413,8 @@ class Batch:
         return dict(zip(MAIN, _main(self), strict=True))
 
     def rest(self) -> dict[str, list[Any]]:
-        return dict(zip(REST, _rest(self), strict=True))
+        rows: dict[str, Any] = dict(zip(REST, _rest(self), strict=True))
+        return {**rows, "fates": list(FATES) if self.ended else []}
 
     @property
     def has_rest(self) -> bool:

@@ -25,6 +25,15 @@ class Poison(Exception):
     """The database refuses the contents of the batch. Some row of it is at fault."""
 
 
+class EndsRefused(Exception):
+    """Nothing was written, because runs would have ended with unread messages. `examined`: those messages may still be read, so the runs are
+    decided once more. Otherwise their engine did not know of any messages, and says now what becomes of them."""
+
+    def __init__(self, run_ids: frozenset[bytes], *, examined: bool) -> None:
+        super().__init__(f"{len(run_ids)} runs have unread messages")
+        self.run_ids, self.examined = run_ids, examined
+
+
 class CommitStore(Protocol):
     @property
     def away_s(self) -> float:

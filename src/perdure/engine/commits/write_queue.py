@@ -61,6 +61,27 @@ class AwaitedUnit:
         raise NotImplementedError
 
 
+class EndingUnit:
+    """A unit that may end a run."""
+
+    outlives_session: ClassVar[bool] = False
+
+    @property
+    def run_id(self) -> bytes:
+        raise NotImplementedError
+
+    def has_messages(self) -> None:
+        """There are messages that the engine did not know of."""
+        raise NotImplementedError
+
+    def withdraw_end(self) -> bool:
+        """Leave the run going on. Whether anything else is to be written."""
+        raise NotImplementedError
+
+    def fill(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+
 class Writer(Protocol):
     """A run with segments of changes, which are written in order."""
 

@@ -34,6 +34,7 @@ class ChildStart:
         started: ev.RunStarted,
         group: FlowControlGroup | None = None,
     ) -> None:
+        """`input_hash` of a run with a key; empty: it takes over the key of the run that starts it, which ends."""
         self.run_id, self.seq, self.version, self.key = run_id, seq, version, key
         self.input_hash, self.own, self.started, self.group = input_hash, own, started, group
         self.head = b""
@@ -48,6 +49,7 @@ class Extras:
         "attempts",
         "attributes",
         "consumed",
+        "full",
         "groups",
         "messages",
         "paused",
@@ -86,6 +88,8 @@ class Extras:
         """A cancel request is among the events."""
         self.paused: PauseMessage | None = None
         """The run is released and paused."""
+        self.full: list[str] | None = None
+        """Signals of which the run takes no more from now on; None: as before."""
         self.settles = False
         """The run was a suspect and has been decided."""
         self.version: tuple[str, str] | None = None

@@ -31,7 +31,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.task_port import TaskPort
 from perdure.engine.runs.timers import Timers
 from perdure.engine.runs.version_choice import VersionChoices
-from perdure.wire.codec import encode_failure
+from perdure.wire.codec import decode_row, encode_failure
 
 
 class RunCommands:
@@ -47,7 +47,7 @@ class RunCommands:
     ) -> None:
         self._runs, self._tasks, self._exits, self._timers = runs, tasks, exits, timers
         self._versions, self._flow_control = versions, flow_control
-        self._now_us, self._new_run_id = context.now_us, context.new_run_id
+        self._now_us, self._new_run_id, self._store = context.now_us, context.new_run_id, context.store
         self._handlers: dict[type, Callable[[ActiveRun, Any], bool]] = {
             cm.ScheduleTasks: self._schedule_tasks,
             cm.SkipTasks: self._skip_tasks,
@@ -218,8 +218,50 @@ class RunCommands:
 
     def _complete(self, run: ActiveRun, c: cm.CompleteRun) -> bool:
         result = c.result or b"null"  # a success without a value is how a handover looks
+        if run.own_start is not None:
+            self._start_heir(run, run.own_start, c)
         self._exits.close(run, ev.RunSucceeded(result), None, result)
         return True
+
+    def lacks_own_start(self, run: ActiveRun, commands: list[cm.Command]) -> bool:
+        """Whether the run ends and leaves signals to a next run that is to be started like it."""
+        if run.own_start is not None or not commands or not run.state.key:
+            return False
+        last = commands[-1]
+        return type(last) is cm.CompleteRun and bool(last.unread or run.unseen)
+
+    async def find_own_start(self, run: ActiveRun) -> None:
+        rows = await self._store.history_after(run.id, run.ns, 0, 1)
+        started = decode_row(rows[0].seq, rows[0].at_us, rows[0].body)[0]
+        assert isinstance(started.event, ev.RunStarted)
+        await self._versions.find_all(run.ns, [run.workflow])
+        await self._flow_control.find(run.ns, [(run.workflow, run.version)])
+        run.own_start = started
+
+    def _start_heir(self, run: ActiveRun, began: ev.Recorded, c: cm.CompleteRun) -> None:
+        """The next run under the key of this one, with the signals that this one did not read: their senders were promised one that does."""
+        old, heir_id = began.event, self._new_run_id()
+        assert isinstance(old, ev.RunStarted)
+        chosen = self._versions.of_successor(run, heir_id)
+        started = ev.RunStarted(
+            run.workflow,
+            chosen.version,
+            old.input,
+            run.state.key,
+            deadline_us=self._now_us() + old.deadline_us - began.at_us if old.deadline_us else 0,
+            attributes=old.attributes,
+            pinned=chosen.pinned,
+        )
+        group = self._flow_control.of_run((run.ns, run.workflow, chosen.version), old.input)
+        own = group is None and self._runs.reserve(run.ns, run.workflow, chosen.version, chosen.pinned)
+        start = ChildStart(heir_id, -1, chosen.version, run.state.key, b"", own, started, group)
+        run.segment().extras.starts.append(start)
+        run.heir = heir_id
+        for name, value in c.unread:
+            run.send(heir_id, SignalMessage(name, value, starts=True))
+        for message in run.unseen:
+            if isinstance(message, SignalMessage):
+                run.send(heir_id, message)
 
     def _fail(self, run: ActiveRun, c: cm.FailRun) -> bool:
         self._exits.fail(run, c.failure, c.cause)
@@ -233,13 +275,13 @@ class RunCommands:
     def _continue(self, run: ActiveRun, c: cm.ContinueAsNew) -> bool:
         """The successor carries the parent link, the waiting signals, and the updates that the code did not begin to handle; the old run
         ends in success."""
-        next_id = self._new_run_id()
+        next_id, state = self._new_run_id(), run.state
         chosen = self._versions.of_successor(run, next_id)
         started = ev.RunStarted(
             run.workflow,
             chosen.version,
             c.input,
-            "",
+            state.key,
             run.state.parent_id,
             run.state.parent_seq,
             run.state.deadline_us,
@@ -248,6 +290,7 @@ class RunCommands:
             trace=run.trace or run_traceparent(run.id, ""),
             known_as=run.known_as if run.state.parent_id else b"",
             pinned=chosen.pinned,
+            first=state.first or run.id,
         )
         own = self._runs.reserve(run.ns, run.workflow, chosen.version, chosen.pinned)
         messages: list[Message] = [
@@ -259,7 +302,8 @@ class RunCommands:
         ]
 
         def hand_over() -> None:
-            run.segment().extras.starts.append(ChildStart(next_id, -1, chosen.version, "", b"", own, started))
+            start = ChildStart(next_id, -1, chosen.version, state.key, b"", own, started)
+            run.segment().extras.starts.append(start)
             for message in messages:
                 run.send(next_id, message)
 

@@ -30,8 +30,7 @@ from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.task_port import TaskPort
 from perdure.wire.codec import decode_message, encode_failure
 
-FROM_MESSAGES = frozenset({ev.SignalReceived, ev.CancelRequested, ev.PromiseResolved})
-"""Events whose message goes along when a run continues as new before its code has seen it."""
+_HANDED_ON = frozenset({ev.SignalReceived, ev.CancelRequested, ev.PromiseResolved})
 
 
 class InboxDelivery:
@@ -89,17 +88,19 @@ class InboxDelivery:
         match message:
             case SignalMessage():
                 run.unseen.append(message)
-                run.record(ev.SignalReceived(message.name, message.value), len(message.value))
+                run.record(ev.SignalReceived(message.name, message.value, message.starts), len(message.value))
             case CancelMessage():
                 # A second request ends the wait for children that do not stop.
                 if not run.state.cancel_requested or run.state.stopping:
                     run.unseen.append(message)
                     run.record(ev.CancelRequested(message.reason, message.deadline)).extras.stops = True
             case PromiseMessage():
-                allowed = message.authorized or not run.state.takes_votes_only(message.name)
-                if allowed and message.name not in run.state.resolved:
-                    run.unseen.append(message)
-                    run.record(ev.PromiseResolved(message.name, message.value, message.authorized), len(message.value))
+                name, question = message.name, message.question
+                if run.state.takes_value(name, question, authorized=message.authorized):
+                    if not question:  # an answer stays with the run that asked
+                        run.unseen.append(message)
+                    event = ev.PromiseResolved(name, message.value, message.authorized, question, message.event_id)
+                    run.record(event, len(message.value))
             case UpdateMessage():
                 self._update_asked(run, message)
             case TaskEndedMessage():
@@ -148,14 +149,20 @@ def refuse_update(run: ActiveRun, update: str, code: str, message: str) -> None:
     run.segment().extras.answers.append((update, b"", encode_failure(Failure(code, message))))
 
 
+def is_handed_on(event: ev.Event) -> bool:
+    """Whether the message of this event goes along when a run continues as new before its code has seen it. An answer does not: its question
+    stays behind."""
+    return type(event) in _HANDED_ON and not (type(event) is ev.PromiseResolved and event.question)
+
+
 def message_of(event: ev.Event) -> Message | None:
-    """The message that an event was made of."""
+    """The message that an event was made of, where it is handed on."""
     match event:
         case ev.SignalReceived():
-            return SignalMessage(event.name, event.value)
+            return SignalMessage(event.name, event.value, event.starts)
         case ev.CancelRequested():
             return CancelMessage(event.reason, event.deadline)
         case ev.PromiseResolved():
-            return PromiseMessage(event.name, event.value, event.authorized)
+            return PromiseMessage(event.name, event.value, event.authorized) if not event.question else None
         case _:
             return None

@@ -116,7 +116,7 @@ class RunExits:
     def refused(self, run: ActiveRun, why: str) -> None:
         """The database refuses a record of it. Its segments are back in `pending`."""
         self._delivery.drop_pending(run)
-        run.writing = False
+        run.writing = None
         self.set_aside(run, why)
 
     def set_aside(self, run: ActiveRun, stuck: str) -> None:

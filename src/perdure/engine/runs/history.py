@@ -10,7 +10,7 @@ from perdure.core.limits import UNWIND_GRACE_US
 from perdure.core.run_retry import effective
 from perdure.core.work import is_flow
 from perdure.engine.ports import HistoryRow
-from perdure.engine.runs.delivery import FROM_MESSAGES, message_of
+from perdure.engine.runs.delivery import is_handed_on, message_of
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.turns import SLICE_S, within
@@ -48,7 +48,7 @@ async def read_history(flows: Flows, run: ActiveRun, rows: list[HistoryRow]) -> 
             run.state.apply(record.event)
             if record.seq == 1:
                 bound(run, record.at_us)
-            if type(record.event) in FROM_MESSAGES and (message := message_of(record.event)) is not None:
+            if is_handed_on(record.event) and (message := message_of(record.event)) is not None:
                 run.unseen.append(message)
             if not n & 63 and is_up():
                 await asyncio.sleep(0)

@@ -25,26 +25,30 @@ import logging
 from collections import deque
 from typing import Final, Protocol
 
-from perdure.core.errors import InvalidInput, NotFound, PerdureError, RunFinished, Unavailable
-from perdure.core.ids import text
+from perdure.core.errors import InvalidInput, LimitReached, PerdureError, RunFinished, Unavailable
+from perdure.core.ids import no_run, text
 from perdure.core.limits import (
+    MESSAGES_PENDING_MAX,
     MESSAGES_PER_BATCH,
     MESSAGES_QUEUED_BYTES_MAX,
     MESSAGES_QUEUED_MAX,
     POST_BATCH_BYTES,
     SUCCESSORS_MAX,
 )
-from perdure.core.messages import Stop
+from perdure.core.message_life import InboxKind
+from perdure.core.messages import Message, kind_of, name_of
 from perdure.core.work import RunView
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.events import EngineEvents
 from perdure.engine.ports import SendRow
+from perdure.wire.codec import encode_message
 
 log = logging.getLogger("perdure.engine")
 
-TAKEN, REPEATED, NOT_THERE, HELD = range(4)
+TAKEN, REPEATED, NOT_THERE, HELD, FULL = range(5)
 """The outcome of a message, as the store reports it."""
 
+STOPPING: Final = (InboxKind.CANCEL, InboxKind.TERMINATE)
 HELD_PAUSE_S: Final = 0.002
 """Pause before a run whose row was locked is tried again, when nothing else is queued."""
 HELD_S_MAX: Final = 10.0
@@ -66,16 +70,17 @@ class InboxStore(Protocol):
 
 
 class QueuedMessage:
-    __slots__ = ("answer", "body", "hops", "key", "named", "ns", "run_id", "since", "stop")
+    __slots__ = ("answer", "body", "hops", "key", "kind", "name", "named", "ns", "run_id", "since")
 
-    def __init__(self, ns: int, run_id: bytes, body: bytes, key: str | None, stop: Stop | None, since: float) -> None:
-        self.ns, self.run_id, self.named, self.body, self.key, self.stop = ns, run_id, run_id, body, key, stop
+    def __init__(self, ns: int, run_id: bytes, message: Message, key: str | None, since: float) -> None:
+        self.ns, self.run_id, self.named, self.key = ns, run_id, run_id, key
+        self.body, self.kind, self.name = encode_message(message), kind_of(message), name_of(message)
         self.since, self.hops = since, 0
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     @property
     def row(self) -> SendRow:
-        return self.run_id, self.ns, self.body, self.key, self.named, self.stop
+        return self.run_id, self.ns, self.body, self.key, self.named, self.kind, self.name
 
     def settle(self, taken: bool) -> None:
         if not self.answer.done():
@@ -94,29 +99,27 @@ class InboxWriter:
         self._unplaced: dict[RunKey, list[QueuedMessage]] = {}
         """Messages for runs that are not active, while their successors are looked for."""
         self._successors: dict[RunKey, bytes] = {}
-        """What runs continued as, which never changes."""
+        """Later runs of their chains."""
         self._writing: asyncio.Task[None] | None = None
         self._following: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def send(self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stop: Stop | None = None) -> bool:
+    async def send(self, ns: int, run_id: bytes, message: Message, *, key: str = "") -> bool:
         """False when a message of this key was here before. Raises NotFound, RunFinished or Unavailable."""
-        return await self.put(ns, run_id, body, key=key, stop=stop)
+        return await self.put(ns, run_id, message, key=key)
 
-    def put(
-        self, ns: int, run_id: bytes, body: bytes, *, key: str = "", stop: Stop | None = None
-    ) -> asyncio.Future[bool]:
+    def put(self, ns: int, run_id: bytes, sent: Message, *, key: str = "") -> asyncio.Future[bool]:
         """Queue a message, at once: messages of one caller keep their order."""
         if self._closed:
             raise Unavailable("this engine is closing; send the message to another one")
         waiting = len(self._waiting) + sum(map(len, self._unplaced.values()))
-        if waiting >= MESSAGES_QUEUED_MAX or self._bytes + len(body) > MESSAGES_QUEUED_BYTES_MAX:
+        message = QueuedMessage(ns, run_id, sent, key or None, asyncio.get_running_loop().time())
+        if waiting >= MESSAGES_QUEUED_MAX or self._bytes + len(message.body) > MESSAGES_QUEUED_BYTES_MAX:
             raise Unavailable(
                 f"{waiting} messages wait to be written here (MESSAGES_QUEUED_MAX={MESSAGES_QUEUED_MAX}, "
                 f"MESSAGES_QUEUED_BYTES_MAX={MESSAGES_QUEUED_BYTES_MAX}); send slower, or to several engines"
             )
-        message = QueuedMessage(ns, run_id, body, key or None, stop, asyncio.get_running_loop().time())
-        self._bytes += len(body)
+        self._bytes += len(message.body)
         message.answer.add_done_callback(lambda _: self._gone(message))
         self._waiting.append(message)
         self._write_soon()
@@ -248,6 +251,13 @@ class InboxWriter:
                 message.settle(taken=False)
             elif outcome == NOT_THERE:
                 self._follow(message)
+            elif outcome == FULL:
+                message.refuse(
+                    LimitReached(
+                        f"run {text(message.run_id)} has MESSAGES_PENDING_MAX={MESSAGES_PENDING_MAX} unread messages and no engine "
+                        "executes it. Resume it if it is paused, or start a worker that serves it."
+                    )
+                )
             elif now - message.since > HELD_S_MAX:
                 message.refuse(
                     Unavailable(f"run {text(message.run_id)} could not be reached for {HELD_S_MAX:g} s; try again")
@@ -256,7 +266,7 @@ class InboxWriter:
                 held.append(message)
         for run_id in reached:
             self._events.message_sent.publish(run_id)
-        if any(p.stop for p, outcome in zip(batch, outcomes, strict=True) if outcome == TAKEN):
+        if any(p.kind in STOPPING for p, outcome in zip(batch, outcomes, strict=True) if outcome == TAKEN):
             self._events.cancel_sent.publish()
         return held
 
@@ -277,9 +287,9 @@ class InboxWriter:
         try:
             view = await self._store.describe(where[1], where[0])
             if view is None:
-                error = NotFound(f"no run {text(where[1])} in this namespace")
-            elif view.successor is not None:
-                self._remember(where, view.successor)
+                error = no_run(where[1])
+            elif view.next_run is not None:
+                self._remember(where, view.next_run)
             elif view.finished_us is not None:
                 error = RunFinished(f"run {text(view.run_id)} has ended and takes no more messages")
             # else: it was opened again a moment ago

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core import wait_reasons
 from perdure.core.errors import Failure, HistoryTooLarge, NondeterminismError, PerdureError, Unavailable, clip
@@ -29,7 +30,7 @@ from perdure.engine.payloads import Payloads
 from perdure.engine.ports import HistoryRow, InboxRow
 from perdure.engine.runs.commands import RunCommands
 from perdure.engine.runs.crashes import CrashLoops, crash_loop
-from perdure.engine.runs.delivery import FROM_MESSAGES, InboxDelivery, message_of
+from perdure.engine.runs.delivery import InboxDelivery, is_handed_on, message_of
 from perdure.engine.runs.exits import RunExits, waits_of
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.flow_payloads import FlowPayloads
@@ -143,6 +144,11 @@ class RunLoop:
         if run.state.tasks:
             self._tasks.take_over(run)
         woken = self._timers.push_all(run)
+        if (
+            run.end_stands
+        ):  # `decide_again` has the history read once more, with the messages that are about to be recorded
+            run.phase = CODE_LOST[run.phase]
+            return
         # A run that a timer woke is activated once the timer event is durable: its code then gets the whole history at once.
         if len(history) == 1 and (self._now_us() - history[0].at_us > BEGAN_LATE_US or self._begins_otherwise(run)):
             self._begin_late(run)
@@ -182,6 +188,20 @@ class RunLoop:
         run.phase = LOADED[run.phase]
         self._activate_soon(run)
 
+    def decide_again(self, run: ActiveRun, first: int) -> None:
+        """The code of the run has ended without messages that had come, from event `first` on. It gets them, and then its end stands."""
+        if not run.phase.is_active:
+            return
+        run.end_stands = True
+        if run.phase is not RELOADING:
+            run.phase = CODE_LOST[run.phase]
+            run.operations = 0
+        if first:
+            run.record(ev.EndWithdrawn(first))
+            self._queue.mark(run, urgent=True)
+        else:
+            self.reload_when_written(run)
+
     def facts(self, run: ActiveRun, facts: list[ev.Recorded]) -> None:
         """Events that its code has not seen are durable."""
         run.deliver.extend(facts)
@@ -210,7 +230,7 @@ class RunLoop:
             if not phase.is_ready or self._crashes.must_wait(run):
                 continue
             if run.unseen:
-                del run.unseen[: sum(type(r.event) in FROM_MESSAGES for r in run.deliver)]
+                del run.unseen[: sum(is_handed_on(r.event) for r in run.deliver)]
             records, run.deliver = run.deliver, []
             run.phase = ACTIVATED[phase]
             if run.decider is None:
@@ -238,7 +258,7 @@ class RunLoop:
             if records is not None:
                 decider.give(self._payloads.readable(run, records), replay=replay)
             if self._turns.advance(run, decider):
-                return Decided(run.id, decider.take(), waiting=decider.waiting)
+                return Decided(run.id, decider.take(), waiting=decider.waiting, full=decider.full)
             return Decided(run.id, decider.take(), self._turns.overspent(run), partial=True)
         except NeedPayload as e:
             self._background.start(self._load_values(run, e.references))
@@ -264,8 +284,11 @@ class RunLoop:
                 self._cannot_go_on(run, d.stuck)
             elif run.decider is not None and self._payloads.is_heavy(run, d):
                 self._background.start(self._offload(run, d))  # and then it comes here again
+            elif run.state.starts_again and self._commands.lacks_own_start(run, d.commands):
+                self._background.start(self._look_up(run, self._commands.find_own_start(run), d))
             elif names := self._commands.unknown_children(run, d.commands):
-                self._background.start(self._look_up(run, names, d))  # and then it comes here again
+                look = self._commands.look_up(run.ns, names, d.commands)
+                self._background.start(self._look_up(run, look, d))  # and then it comes here again
             else:
                 self._decided(run, d)
         self.activate_suspect()
@@ -281,6 +304,8 @@ class RunLoop:
         if not d.spontaneous and not d.partial:
             run.phase, run.waiting = DECIDED[run.phase], d.waiting
             self._crashes.answered(run)
+            if d.full != run.full:
+                run.full = run.segment().extras.full = d.full
         try:
             self._carry_out(run, d)
         except Exception as e:
@@ -299,6 +324,12 @@ class RunLoop:
 
     def _carry_out(self, run: ActiveRun, d: Decided) -> None:
         run.operations += d.operations
+        if (
+            d.commands
+            and (run.end_stands or type(d.commands[-1]) is cm.CompleteRun)
+            and self._gives_way(run, d.commands)
+        ):
+            return
         urgent = self._commands.carry_out(run, d.commands)
         if not run.phase.is_active:
             return
@@ -312,6 +343,20 @@ class RunLoop:
             self._queue.mark(run, urgent=urgent)
         elif run.is_idle:
             self.idle(run)
+
+    def _gives_way(self, run: ActiveRun, commands: list[cm.Command]) -> bool:
+        """Whether the run ends well without messages that are recorded already."""
+        last = commands[-1]
+        if type(last) is not cm.CompleteRun:
+            run.end_stands = False  # the code goes on, and may read what comes
+            return False
+        if run.inbox_used and not run.end_stands:
+            first = last.late[0] if last.late else run.first_message(run.deliver)
+            if first:
+                self.decide_again(run, first)
+                return True
+        run.begin_end()
+        return False
 
     def idle(self, run: ActiveRun) -> None:
         """It waits from now on; the longer it does, the sooner it is evicted."""
@@ -367,11 +412,12 @@ class RunLoop:
                 log.warning("a run waits for the payload store: %s", e)
                 await asyncio.sleep(PAYLOAD_PAUSE_S)
 
-    async def _look_up(self, run: ActiveRun, names: list[str], d: Decided) -> None:
+    async def _look_up(self, run: ActiveRun, look: Coroutine[Any, Any, None], d: Decided) -> None:
+        """Read what the commands of a decision need, and come back to it."""
         try:
-            await self._commands.look_up(run.ns, names, d.commands)
+            await look
         except Unavailable as e:
-            log.warning("cannot look up %s: %s", ", ".join(names), e)
+            log.warning("cannot look up what run %s needs: %s", run.id.hex(), e)
             await asyncio.sleep(LOOK_UP_PAUSE_S)
         if self._runs.get(run.id) is run:  # else it was given up meanwhile, and its next owner decides anew
             self.decided([d])
@@ -395,7 +441,7 @@ class RunLoop:
             return
         if run.decider is not None:  # what it had decided in part is void
             find_decider(self._flows, run)
-        undelivered = sum(type(r.event) in FROM_MESSAGES for r in run.deliver if r.seq <= last)
+        undelivered = sum(is_handed_on(r.event) for r in run.deliver if r.seq <= last)
         run.unseen = [m for r in history if (m := message_of(r.event)) is not None] + run.unseen[undelivered:]
         run.deliver = history + [r for r in run.deliver if r.seq > last]
         run.phase = RELOADED[run.phase]

@@ -10,22 +10,23 @@ After it, the segment may be full and the next thing go into another one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.durations import FOREVER_US
 from perdure.core.errors import Failure
-from perdure.core.events import PROMISE_WORDS
+from perdure.core.late_messages import MESSAGES
 from perdure.core.lazy_sets import EMPTY, LazySet, added, discard
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.core.messages import Message, stop_of
+from perdure.core.message_life import Ending
+from perdure.core.messages import Message
 from perdure.core.payload_fields import payloads_of
 from perdure.core.payloads import MARK, Reference
 from perdure.core.run_retry import NO_PAUSE
 from perdure.core.runstate import RunState
-from perdure.core.work import run_kind
 from perdure.engine.commits.rows import (
     NO_ERROR,
     RUN_WORDS,
@@ -39,22 +40,21 @@ from perdure.engine.commits.rows import (
     DequeuedRow,
     EndedRow,
     GroupRow,
-    MessageRow,
-    PromiseRow,
     QueuedRow,
     ReleaseRow,
     Spent,
-    StartRow,
     StateRow,
     TaskRow,
     error_columns,
     make_row,
 )
+from perdure.engine.commits.write_queue import EndingUnit
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.runs.changes import Changes, ChildStart
+from perdure.engine.runs.changes import Changes
+from perdure.engine.runs.run_rows import fill_start, message_row, promise_row
 from perdure.engine.runs.transitions import IDLE, LOADING, Phase
 from perdure.flows.decide.decider import Decider
-from perdure.wire.codec import decode_message, encode_events, encode_message, encode_options
+from perdure.wire.codec import decode_message, encode_events, encode_options
 
 SEGMENT_ROWS = 500
 SEGMENT_BYTES = 2 * 1024 * 1024
@@ -65,16 +65,21 @@ class ActiveRun:
         "computed_s",
         "decider",
         "deliver",
+        "end",
+        "end_stands",
         "epoch",
         "flow_control",
+        "full",
         "head",
         "head_us",
+        "heir",
         "id",
         "idle_since",
         "inbox_used",
         "keys",
         "ns",
         "operations",
+        "own_start",
         "pending",
         "phase",
         "pin",
@@ -123,12 +128,14 @@ class ActiveRun:
         """Facts from outside that are recorded, or on their way there, and that the code has not been given yet."""
         self.waiting: list[str] = []
         """Waits of its code that no event records: `signal:NAME`, `update:NAME`."""
+        self.full: list[str] = []
+        """Signals of which its code has left too many unread; no more of them are taken."""
         self.suspect = False
         """Earlier engines died while they had it."""
         self.computed_s = 0.0
         """CPU time of the decision of a flow that is being made."""
-        self.writing = False
-        """A commit with changes of this run is on its way."""
+        self.writing: RunUnit | None = None
+        """The commit with changes of this run that is on its way."""
         self.queued: LazySet[int] = EMPTY
         """Tasks that have a row in task_queue."""
         self.operations = 0
@@ -136,6 +143,14 @@ class ActiveRun:
         """Its last retry, or its fork."""
         self.inbox_used = False
         """Rows of its inbox were consumed, so that more of them may be there when it ends."""
+        self.end_stands = False
+        """It was decided once more because of late messages, and they changed nothing: its end is written even if more of them come."""
+        self.end: Changes | None = None
+        """The first segment of what is decided together with the end."""
+        self.own_start: ev.Recorded | None = None
+        """How it was started, where another run is to be started like it."""
+        self.heir: bytes | None = None
+        """The run that is started in the commit of its end, with the messages that its code did not read."""
         self.wait_reason: tuple[str | None, str | None] = (None, None)
         """The wait reason that was last written while it is in memory."""
         self.idle_since = float("-inf")
@@ -154,6 +169,31 @@ class ActiveRun:
         made = Changes()
         pending.append(made)
         return made
+
+    def written(self, unit: RunUnit, at_us: int) -> None:
+        """A commit of it is durable."""
+        self.writing = None
+        if unit.events:
+            self.seq += len(unit.events)
+            self.head, self.head_us = unit.head, at_us
+
+    def begin_end(self) -> None:
+        """What follows is decided together with the end of the run, and is written with it or not at all."""
+        self.end = Changes()
+        self.pending.append(self.end)
+
+    def first_message(self, undelivered: Iterable[ev.Recorded]) -> int:
+        """Number of the first message among these records and those that are not durable yet; 0: there is none."""
+        for r in undelivered:
+            if type(r.event) in MESSAGES:
+                return r.seq
+        n = self.seq
+        for events in (self.writing.events if self.writing is not None else (), *(s.events for s in self.pending)):
+            for event in events:
+                n += 1
+                if type(event) in MESSAGES:
+                    return n
+        return 0
 
     def record(self, event: ev.Event, size: int = 0) -> Changes:
         self.state.apply(event)
@@ -261,7 +301,7 @@ class ActiveRun:
             self.segment().extras.queue_ops[task_id] = DequeuedRow(task_id, attempt)
 
     def send(self, run_id: bytes, message: Message) -> None:
-        self.segment().extras.messages.append(MessageRow(run_id, encode_message(message), stop_of(message)))
+        self.segment().extras.messages.append(message_row(run_id, message))
 
     @property
     def is_idle(self) -> bool:
@@ -273,20 +313,37 @@ class ActiveRun:
         return RunUnit(self, segments)
 
 
-class RunUnit:
+class RunUnit(EndingUnit):
     """What one run writes in one commit."""
 
-    __slots__ = ("events", "extras", "first", "head", "run", "segments")
-    outlives_session: ClassVar[bool] = False
+    __slots__ = ("events", "extras", "first", "head", "is_withdrawn", "run", "segments")
 
     def __init__(self, run: ActiveRun, segments: list[Changes]) -> None:
-        self.run, self.segments = run, segments
-        run.writing = True
+        self.run, self.segments, self.first = run, segments, run.seq + 1
+        run.writing = self
+        self.is_withdrawn = False
+        """The run was about to end, and does not."""
         self.events = segments[0].events if len(segments) == 1 else [e for s in segments for e in s.events]
         self.extras = [s.extras for s in segments if s.has_extras]
-        self.first = run.seq + 1
-        self.head = run.head
+        self.head = self.run.head
         """Hash of the last row, this one's if it has events."""
+
+    @property
+    def run_id(self) -> bytes:
+        return self.run.id
+
+    def has_messages(self) -> None:
+        self.run.inbox_used = True
+
+    def withdraw_end(self) -> bool:
+        """All that was decided with the end is void: the code decides again."""
+        self.is_withdrawn = True
+        at = self.segments.index(self.run.end) if self.run.end in self.segments else 0
+        self.segments = self.segments[:at]
+        self.events = [event for s in self.segments for event in s.events]
+        self.extras = [s.extras for s in self.segments if s.has_extras]
+        self.head = self.run.head
+        return bool(self.segments)
 
     def fill(self, batch: Batch) -> None:
         run = self.run
@@ -325,7 +382,7 @@ class RunUnit:
             queue_ops.update(x.queue_ops)
             states.update(x.states)
             for child in x.starts:
-                _fill_start(batch, child, run)
+                fill_start(batch, child, run.ns)
                 if child.group is not None:
                     groups[child.group.id] = GroupRow(*child.group.row(), 0)
             batch.messages.extend(x.messages)
@@ -336,7 +393,7 @@ class RunUnit:
             batch.recovered.extend(x.recovered)
             batch.attempts.extend(x.attempts)
             batch.promises.extend(
-                PromiseRow(run.id, p.name, run.ns, PROMISE_WORDS[p.kind], p.spec.decode() or None) for p in x.promises
+                promise_row(run.id, run.ns, p, is_resolved=run.state.is_resolved(p.name)) for p in x.promises
             )
             groups.update(x.groups)
             wait_reason = x.wait_reason or wait_reason
@@ -359,9 +416,11 @@ class RunUnit:
         is_released = any(s.release is not None for s in self.segments)
         waits = wait_reason if not is_released else None  # a release says itself what the run waits for
         is_cancelled, is_settled = any(x.stops for x in self.extras), any(x.settles for x in self.extras)
+        full = next((x.full for x in reversed(self.extras) if x.full is not None), None)
         moved = next((x.version for x in reversed(self.extras) if x.version is not None), None)
         paused = next((x.paused for x in self.extras if x.paused is not None), None)
-        if waits is not None or is_cancelled or is_settled or moved is not None or paused is not None:
+        given = (waits, moved, paused, full)
+        if is_cancelled or is_settled or any(one is not None for one in given):
             word, reasons = waits or (None, None)
             version, pin = moved or (None, None)
             batch.changes.append(
@@ -377,6 +436,7 @@ class RunUnit:
                     paused_by=paused.by if paused is not None else None,
                     pause_reason=paused.reason if paused is not None else None,
                     pin=pin,
+                    full_signals=msgspec.json.encode(full).decode() if full is not None else None,
                 )
             )
 
@@ -384,39 +444,13 @@ class RunUnit:
         run = self.run
         code, text = (failure.code, failure.message) if failure is not None else (None, None)
         last = self.first + len(self.events) - 1
-        batch.closes.append(make_row(CloseRow, (run.id, RUN_WORDS[status], last, code, text, successor, self.head)))
-        if run.inbox_used or run.state.promises or run.state.resolved or successor is not None:
-            batch.ended.append(EndedRow(run.id, successor))
-
-
-def attributes_text(attributes: bytes) -> str | None:
-    return attributes.decode() if attributes else None
-
-
-def _fill_start(batch: Batch, child: ChildStart, parent: ActiveRun) -> None:
-    e = child.started
-    plain = encode_events([e])
-    body = batch.seal(child.run_id, plain)
-    child.head = chain.first(child.run_id, parent.ns, int(child.own), body)
-    if MARK in plain:
-        batch.use(child.run_id, parent.ns, payloads_of(e))
-    batch.starts.append(
-        StartRow(
-            run_id=child.run_id,
-            ns=parent.ns,
-            workflow=e.workflow,
-            version=child.version,
-            kind=run_kind(child.version),
-            key=child.key or None,
-            input_hash=child.input_hash,
-            parent_id=e.parent_id or None,
-            parent_seq=e.parent_seq if e.parent_id and e.parent_seq >= 0 else None,
-            own=child.own,
-            body=body,
-            attributes=attributes_text(e.attributes),
-            group_id=child.group.id if child.group is not None else None,
-            deadline_at=e.deadline_us or None,
-            hash=child.head,
-            pin=child.version if e.pinned else "",
-        )
-    )
+        state = run.state
+        has_messages = run.inbox_used or bool(state.promises) or state.values is not None or successor is not None
+        row = (run.id, RUN_WORDS[status], last, code, text, successor, self.head, has_messages)
+        batch.closes.append(make_row(CloseRow, row))
+        if has_messages:
+            ending = Ending.CONTINUED if successor is not None else Ending(RUN_WORDS[status])
+            gives_way = ending is Ending.SUCCESS and not run.end_stands
+            heir = successor or run.heir
+            first = (state.first or run.id) if successor is not None else None
+            batch.ended.append(EndedRow(run.id, run.ns, ending, gives_way, successor, first, heir))

@@ -13,13 +13,14 @@ from perdure.core import events as ev
 from perdure.core.errors import Unavailable
 from perdure.core.flow_control.groups import FlowControlGroup
 from perdure.core.limits import CALL_TIMEOUT_S
+from perdure.core.messages import Message
 from perdure.core.payload_fields import payloads_of
 from perdure.core.payloads import MARK
 from perdure.core.work import StartRequest, run_kind
-from perdure.engine.commits.rows import Batch, GroupRow, MessageRow, StartRow, make_row
+from perdure.engine.commits.rows import Batch, GroupRow, StartRow, make_row
 from perdure.engine.commits.write_queue import AwaitedUnit
-from perdure.engine.runs.run import attributes_text
-from perdure.wire.codec import decode_message, encode_events
+from perdure.engine.runs.run_rows import attributes_text, message_row
+from perdure.wire.codec import encode_events
 
 WATCH_S: Final = 0.05
 """Seconds between two checks of starts whose callers wait."""
@@ -39,7 +40,7 @@ class StartUnit(AwaitedUnit):
         own: bool,
         answered: Answered,
         group: FlowControlGroup | None = None,
-        messages: tuple[bytes, ...] = (),
+        messages: tuple[Message, ...] = (),
     ) -> None:
         super().__init__()
         self._answered = answered
@@ -100,8 +101,8 @@ class StartUnit(AwaitedUnit):
         if self.group is not None:
             batch.groups.append(GroupRow(*self.group.row(), 0))
         if self.messages:
-            batch.messages.extend(MessageRow(self.run_id, body, None) for body in self.messages)
-            batch.use(self.run_id, self.ns, (p for body in self.messages for p in payloads_of(decode_message(body))))
+            batch.messages.extend(message_row(self.run_id, message) for message in self.messages)
+            batch.use(self.run_id, self.ns, (p for message in self.messages for p in payloads_of(message)))
 
 
 class StartWatch:

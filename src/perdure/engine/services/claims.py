@@ -165,6 +165,11 @@ class Claims(Service):
             self._claimed, self._claimed_by = [*self._claimed, *claimed], session
             await self._load_claimed()
 
+    def take_again(self, claimed: ClaimedRun) -> None:
+        """Load a run that this session owns and that left memory."""
+        self._claimed, self._claimed_by = [*self._claimed, claimed], self._session.id
+        self.wake()
+
     def suspect_settled(self) -> None:
         """A suspect was decided, that is durable, and this engine is alive."""
         self._suspect = None
@@ -192,6 +197,7 @@ class Claims(Service):
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
             run.keys, run.suspect, run.pin = c.keys, c.run_id == self._suspect, c.pin
+            run.inbox_used = run.end_stands = c.is_late
             read = await read_history(self._flows, run, loaded.history[c.run_id])
             read.missing = read.missing or _unopened(messages.get(c.run_id, []))
             self._check_session(session)
@@ -225,6 +231,8 @@ class Claims(Service):
             self._loop.load(run, read, queued[run.id])
         for run, _ in reads:
             self._deliver(messages.get(run.id, []))
+            if run.end_stands:
+                self._loop.decide_again(run, run.first_message(()))
         self._timers.fire()  # after the messages, by law 3
 
     async def _reload(self) -> None:
@@ -271,9 +279,9 @@ class Claims(Service):
         """A run that continued as new has not ended: its last successor's end counts. None: that one is still going."""
         for _ in range(SUCCESSORS_MAX):
             view = await self._store.describe(run_id, ns) if outcome.is_handover else None
-            if view is None or view.successor is None:
+            if view is None or view.next_run is None:
                 return outcome
-            run_id = view.successor
+            run_id = view.next_run
             found = (await self._store.ended(ns, [run_id])).get(run_id)
             if found is None or found.status <= 1:
                 return None

@@ -8,8 +8,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from perdure.core import events as ev
-from perdure.core.errors import NotFound
-from perdure.core.ids import text
+from perdure.core.ids import no_run
 from perdure.core.work import Outcome
 from perdure.engine.context import EngineContext
 from perdure.engine.events import RunEnd
@@ -139,7 +138,7 @@ class Waiters(Service):
             for where in missing:
                 for future in self._futures.pop(where, ()):
                     if not future.done():
-                        future.set_exception(NotFound(f"no run {text(where[1])} in this namespace"))
+                        future.set_exception(no_run(where[1]))
 
     async def _resolve(self, ns: int, run_id: bytes, outcome: Outcome, asked: WaitingCallers) -> None:
         successor = await self._successor(ns, run_id) if outcome.is_handover else None

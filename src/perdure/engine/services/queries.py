@@ -99,7 +99,7 @@ class Queries:
     async def _is_pinned(self, ns: int, view: RunView) -> bool:
         """As workers say about its version; those of this engine, or the last that registered it."""
         served = self._runs.code.get((ns, view.workflow, view.version))
-        return served.pinned if served else (await self._store.published(ns, view.workflow, view.version))[1]
+        return served.pinned if served else (await self._store.published(ns, view.workflow, view.version)).pinned
 
     def _code(self, ns: int, view: RunView, *, pinned: bool) -> CodeKey | None:
         """The version to ask, of those that workers of this engine serve."""

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 import msgspec
 
 from perdure.core.errors import Failure, NotFound, RunFinished, Unavailable
-from perdure.core.ids import text
+from perdure.core.ids import no_run, text
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import UpdateMessage
 from perdure.core.outage import Outage
@@ -62,7 +62,7 @@ class SettledUpdate(msgspec.Struct, frozen=True):
 
 
 class UpdatePort(Protocol):
-    async def ask(self, place: Place, body: bytes) -> UpdateSent:
+    async def ask(self, place: Place, name: str, body: bytes) -> UpdateSent:
         """Put the update into the run's inbox, once."""
         ...
 
@@ -100,7 +100,7 @@ class Updates:
         for _ in range(SUCCESSORS_MAX):
             place = (ns, run_id, message.id)
             self._wait(place, future)
-            asked = await self._port.ask(place, body)
+            asked = await self._port.ask(place, message.name, body)
             if asked.answer is not None:
                 self._settle(place, asked.answer)
                 return
@@ -143,7 +143,7 @@ class Updates:
     async def _view(self, ns: int, run_id: bytes) -> RunView:
         view = await self._store.describe(run_id, ns)
         if view is None:
-            raise NotFound(f"no run {text(run_id)} in this namespace")
+            raise no_run(run_id)
         return view
 
     def _wait(self, place: Place, future: asyncio.Future[UpdateAnswer]) -> None:

@@ -55,7 +55,7 @@ class Flight(msgspec.Struct, gc=False):
     @property
     def may_be_writing_row(self) -> bool:
         """Whether its run, which this engine has, is writing something: perhaps the row."""
-        return self.row and self.run is not None and (self.run.writing or bool(self.run.pending))
+        return self.row and self.run is not None and (self.run.writing is not None or bool(self.run.pending))
 
     def run_leaves(self, phase: Leaving) -> None:
         """The end of the attempt is a message to its run from now on."""

@@ -121,7 +121,7 @@ class LostWorkers:
         """An orphaned attempt succeeded: its run gets the result as a message, and keeps content that it refers to."""
         try:
             await self._payloads.of(ns).hold(list(held_by([end.value])), run_id)
-            if await self._store.send(run_id, ns, encode_message(end)) is not None:
+            if await self._store.send(run_id, ns, end) is not None:
                 self._events.message_sent.publish(run_id)
         except (Unavailable, PayloadMissing) as e:
             log.warning("the result of a task that outlived its engine is lost, it will run again: %s", e)

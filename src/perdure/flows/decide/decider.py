@@ -30,13 +30,12 @@ from perdure.core.errors import Failure
 from perdure.core.ids import text
 from perdure.core.journal import Journal
 from perdure.core.json_schema import completed
+from perdure.core.late_messages import note_late
 from perdure.core.limits import (
     FLOW_DECISION_STEPS_MAX,
     NAME_CHARS_MAX,
-    SIGNALS_BUFFERED_MAX,
     WAITING_NAMES_MAX,
 )
-from perdure.core.payloads import decode_tree, inside
 from perdure.core.undo import TIMED_OUT
 from perdure.flows.decide.agenda import Agenda
 from perdure.flows.decide.bodies import frame_of
@@ -52,6 +51,7 @@ from perdure.flows.decide.executions import (
 )
 from perdure.flows.decide.frames import BodyFrame, Trouble, Visit
 from perdure.flows.decide.overrides import override_items
+from perdure.flows.decide.run_input import input_of
 from perdure.flows.decide.starting import NodeStarter, checked
 from perdure.flows.decide.values import JsonValue
 from perdure.flows.model import DEFAULT, Flow
@@ -74,6 +74,8 @@ class Decider:
         self.evaluate, self.read = self._agenda.evaluate, self._agenda.read
         self.enter = self._starter.enter
         self.ended = False
+        self._unheard: list[ev.SignalReceived | ev.PromiseResolved] = []
+        """Messages that came after it had failed, for a retry."""
         self._scheduled: dict[str, str] = {}
         """Which schedule started the run, and the time it was meant for."""
         self.root: BodyFrame | None = None
@@ -177,6 +179,10 @@ class Decider:
             act(self, record.event)
         else:
             self._executions.keep_late_result(record.event)
+            if isinstance(self._end, cm.CompleteRun):
+                note_late(self._end, record)
+            elif isinstance(record.event, ev.SignalReceived | ev.PromiseResolved):
+                self._unheard.append(record.event)
         self._agenda.end_step()
 
     def _work_off(self, is_up: Callable[[], bool]) -> bool:
@@ -222,6 +228,7 @@ class Decider:
             self._executions.journal.write_state(key, JsonValue.of(self.root.shared[key]).raw)
 
     def _run_started(self, e: ev.RunStarted) -> None:
+        self._executions.started_us = self._executions.now_us
         if e.lineage:
             self._executions.journal.forked(self.run_id, e.lineage)
             self._executions.promises.name_after(e.lineage[0])
@@ -324,16 +331,10 @@ class Decider:
         if waiter is not None:
             self._executions.answered(*waiter, e.name, e.value)
             return
-        if signals.buffered >= SIGNALS_BUFFERED_MAX:
-            message = (
-                f"the run has more than SIGNALS_BUFFERED_MAX={SIGNALS_BUFFERED_MAX} signals that nothing waits for"
-            )
-            self._end = cm.FailRun(Failure("limit_exceeded", message), self._executions.at)
-            return
         signals.buffer(e.name, e.value)
 
     def _promise_resolved(self, e: ev.PromiseResolved) -> None:
-        for place in self._executions.promises.resolve(e.name, e.value, authorized=e.authorized):
+        for place in self._executions.promises.resolve(e):
             self._executions.answered(*place, e.name, e.value)
 
     def _node_overridden(self, e: ev.NodeOverridden) -> None:
@@ -352,6 +353,9 @@ class Decider:
             table.clear()
         self._retried_children = frozenset(e.retried_children)
         self.retry_failed(self.root)
+        unheard, self._unheard = self._unheard, []
+        for event in unheard:
+            self.later(_FACTS[type(event)], self, event)
 
     def _compensate(self) -> None:
         """The run fails or is cancelled: first undo what can be undone."""
@@ -428,9 +432,8 @@ class Decider:
         else:
             assert value is not None
             try:
-                self._end = cm.CompleteRun(
-                    checked(value.raw, "the output of the flow; say with `output:` what is to be kept")
-                )
+                output = checked(value.raw, "the output of the flow; say with `output:` what is to be kept")
+                self._end = cm.CompleteRun(output, self._executions.signals.unclaimed())
             except Trouble as e:
                 self._end = cm.FailRun(e.failure, self._executions.cause)
 
@@ -438,6 +441,11 @@ class Decider:
     def waiting(self) -> list[str]:
         """Signals that nodes wait for, as `signal:NAME`."""
         return [f"signal:{name}" for name in islice(self._executions.signals.waiting_names(), WAITING_NAMES_MAX)]
+
+    @property
+    def full(self) -> list[str]:
+        """Signals of which too many have come that no node has waited for."""
+        return sorted(self._executions.signals.full)[:WAITING_NAMES_MAX]
 
     def blocked(self, limit: int) -> list[tuple[str, list[str]]]:
         """Nodes of the flow itself that wait for others, each with those."""
@@ -470,29 +478,5 @@ class DecisionTooLarge(Exception):
         return Failure("decision_budget", str(self))
 
 
-def input_problem(flow: Flow, raw: bytes) -> str:
-    """What is wrong with the input of a run, and what the flow takes; "" when it fits. Asked before a run is written."""
-    data, offered = input_of(raw)
-    _, wrong = completed(flow.input_schema, data, offered=offered)
-    if not wrong:
-        return ""
-    schema = flow.input_schema or {}
-    required = set(schema.get("required", ()))
-    names = [f"{n}" if n in required else f"{n} (optional)" for n in schema.get("properties", {})]
-    return f"{wrong}; {flow.name} takes {', '.join(names) or 'no input'}"
-
-
 def _cancelled(request: ev.CancelRequested) -> cm.Command:
     return cm.FailRun(TIMED_OUT) if request.deadline else cm.CancelRun(request.reason)
-
-
-def input_of(raw: bytes) -> tuple[Any, bool]:
-    """The input of a run: what it was called with, and whether that is an offer. A call with one argument by position is that argument."""
-    data: Any = inside(decode_tree(raw)) if raw else {}
-    if isinstance(data, dict) and len(data) == 1:
-        if "**" in data and isinstance(data["**"], dict):
-            return data["**"], True
-        args = data.get("*")
-        if isinstance(args, list):
-            return (args[0] if len(args) == 1 else args), False
-    return data, False

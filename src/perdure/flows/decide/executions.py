@@ -101,7 +101,7 @@ class Executions:
     ) -> None:
         self.agenda, self._declared, self._is_http = agenda, declared, is_http
         self.journal = journal
-        self.now_us = 0
+        self.now_us = self.started_us = 0
         self.at = 0
         """Number of the record that is being applied."""
         self.cause = 0

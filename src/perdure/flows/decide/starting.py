@@ -15,7 +15,7 @@ from perdure.core.events import PromiseKind
 from perdure.core.expressions import ExprError
 from perdure.core.expressions.template import Template
 from perdure.core.limits import FANOUT_TASKS_MAX, FLOW_PAYLOAD_BYTES_MAX, NAME_CHARS_MAX, SCHEDULE_CHUNK_TASKS
-from perdure.core.named_events import EVENT, wait_spec
+from perdure.core.named_events import EVENT, since_us, wait_spec
 from perdure.core.payloads import encode_tree, inside
 from perdure.flows.decide.bodies import frame_of
 from perdure.flows.decide.executions import ChildRun, Executions, InnerBody, MessageWait, SleepTimer
@@ -314,15 +314,20 @@ class NodeStarter:
 
     def _start_event_wait(self, visit: Visit, index: int, verb: MessageVerb, scope: Scope) -> None:
         event = _name(self._agenda.evaluate(verb.signal, scope), visit, "event")
+        executions = self._executions
+        since = None if verb.since is None else _since(self._agenda.evaluate(verb.since, scope), visit)
         roots = verb.match.roots - {EVENT} if verb.match is not None else frozenset[str]()
         try:
-            spec = wait_spec(event, verb.match.text if verb.match is not None else "", {r: scope(r) for r in roots})
+            from_us = since_us(since, started_us=executions.started_us, now_us=executions.now_us)
+            spec = wait_spec(
+                event, verb.match.text if verb.match is not None else "", {r: scope(r) for r in roots}, from_us
+            )
         except InvalidInput as e:
             raise Trouble(Failure("expression_error", f"{visit.label(index)}: {e}")) from None
-        promises = self._executions.promises
+        promises = executions.promises
         name, seq = promises.event_wait(event, spec)
         if seq < 0:
-            promises.created(name, self._executions.ask.create_promise(name, spec, PromiseKind.EVENT))
+            promises.created(executions.ask.create_promise(name, spec, PromiseKind.EVENT))
         self._await_promise(visit, index, MessageWait(name, promise=True, spec=spec))
 
     def _await_promise(self, visit: Visit, index: int, waiting: MessageWait) -> None:
@@ -351,8 +356,7 @@ class NodeStarter:
         if buffered is not None:
             executions.answered(visit, index, base, buffered)
             return
-        seq = executions.ask.create_promise(name, encode_spec(spec), PromiseKind.APPROVAL)
-        executions.promises.created(name, seq, restricted=spec.is_guarded)
+        executions.promises.created(executions.ask.create_promise(name, encode_spec(spec), PromiseKind.APPROVAL))
         self._await_promise(visit, index, waiting)
 
     def _spec(self, visit: Visit, name: str, verb: ApprovalVerb, scope: Scope) -> Spec:
@@ -417,6 +421,14 @@ def _name(value: Any, visit: Visit, what: str) -> str:
             )
         )
     return value
+
+
+def _since(value: Any, visit: Visit) -> str | float | None:
+    """How far a wait looks back."""
+    if value is None or (isinstance(value, (int, float, str)) and not isinstance(value, bool)):
+        return value
+    message = f'invalid since of {visit.node.key!r}: {_shown(value)}. Use a duration, a time or "now".'
+    raise Trouble(Failure("expression_error", message))
 
 
 def _found(name: str, visit: Visit) -> Any:

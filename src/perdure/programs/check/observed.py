@@ -109,7 +109,9 @@ class ObservedJournal(Journal):
         with self._observing():
             return super().start_child(*args, **kwargs)
 
-    def create_promise(self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN) -> int:
+    def create_promise(
+        self, name: str, spec: bytes = b"", kind: ev.PromiseKind = ev.PromiseKind.PLAIN
+    ) -> ev.PromiseCreated:
         with self._observing():
             return super().create_promise(name, spec, kind)
 

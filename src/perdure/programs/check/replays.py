@@ -16,7 +16,8 @@ from perdure.core import events as ev
 from perdure.core.errors import NondeterminismError, PerdureError, RecordedError, clip
 from perdure.core.payloads import agree
 from perdure.core.run_retry import ENDED_BY_ENGINE, effective
-from perdure.flows.decide.decider import Decider, DecisionTooLarge, input_problem
+from perdure.flows.decide.decider import Decider, DecisionTooLarge
+from perdure.flows.decide.run_input import input_problem
 from perdure.programs.check.findings import Kind, SourceLine
 from perdure.programs.check.observed import Asked, ObservedJournal, command_text, is_users, raising_line, waiting_line
 from perdure.programs.check.targets import FlowTarget

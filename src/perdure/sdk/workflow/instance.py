@@ -2,7 +2,8 @@
 
 Laws:
 
-1. `activate` never raises: an error of the user's code becomes commands, or a decision that is `stuck` with the reason.
+1. `activate` never raises: an error of the user's code becomes commands, or a decision that is `stuck` with the reason. So is one about a
+   message that the code cannot read: it says nothing about the run's work, so it undoes none of it.
 2. Events are applied one at a time, in history order, and the code runs until it can go no further after each. So how
    events were grouped into activations makes no difference, and a replay takes the same path as the first run.
 3. Nothing outside the history reaches the code: time, randomness and identity all come from it.
@@ -85,14 +86,14 @@ class WorkflowInstance:
                     phase = run.phase
                     if type(phase) is Running and phase.main is not None and phase.main.done():
                         finish(run, phase, phase.main)
-                if applied == len(given) or journal.mismatch is not None:
+                if applied == len(given) or journal.mismatch is not None or journal.unreadable is not None:
                     break
                 if applied and perf_counter() >= until_s:
                     self._applied = applied
                     return None
                 code_due = apply(run, given[applied])
                 applied += 1
-            if self._replaying and journal.mismatch is None:
+            if self._replaying and journal.mismatch is None and journal.unreadable is None:
                 journal.check_all_matched(run.whereabouts)
         except NondeterminismError as e:
             journal.mismatch = journal.mismatch or e
@@ -100,8 +101,11 @@ class WorkflowInstance:
             return self._stuck(Failure("internal", clip(trace_of(e)), type(e).__name__))
         if journal.mismatch is not None:
             return self._stuck(journal.mismatch.to_failure())
-        waiting = run.waiting_names() if run.has_messages else []
-        return Decided(self.run_id, journal.take_commands(), None, len(run.requests.new_operations), False, waiting)
+        if journal.unreadable is not None:
+            return self._stuck(journal.unreadable.to_failure())
+        waiting, full = (run.waiting_names(), run.full_names()) if run.has_messages else ([], [])
+        operations = len(run.requests.new_operations)
+        return Decided(self.run_id, journal.take_commands(), None, operations, False, waiting, full=full)
 
     def _stuck(self, failure: Failure) -> Decided:
         return Decided(self.run_id, [], failure)

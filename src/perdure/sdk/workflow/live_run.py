@@ -59,7 +59,7 @@ class LiveRun:
     undo_if_any: UndoStack | None = None
     has_messages = False
     """Its code has waited for messages, or some have come."""
-    now_us = event_seq = steps = 0
+    now_us = started_us = event_seq = steps = 0
     _attributes: bytes | None = None
     _output: OutputBuffer | None = None
     _random: random.Random | None = None
@@ -181,6 +181,10 @@ class LiveRun:
             waits.forget_if(_is_done)
             names += [f"{kind}:{name}" for name in waits.waiting_names()]
         return names[:WAITING_NAMES_MAX]
+
+    def full_names(self) -> list[str]:
+        """Signals of which more are buffered than the code may leave unread."""
+        return sorted(self.signals.waits.full)[:WAITING_NAMES_MAX]
 
     def whereabouts(self) -> str:
         waits = self.requests.outstanding() + [f"promise {n!r}" for n in self.promises.waits.waiting_names()]

@@ -9,8 +9,8 @@ from typing import Any, Final
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.approvals import Spec, encode_spec
-from perdure.core.errors import Failure, UpdateRejected
-from perdure.core.journal import NO_HANDLER
+from perdure.core.errors import Failure, PayloadMismatch, PerdureError, UpdateRejected
+from perdure.core.journal import NO_HANDLER, Journal
 from perdure.core.waits import MessageWaits, PromiseWaits
 from perdure.sdk.workflow.requests import Requests
 from perdure.sdk.workflow.step import Step, Waiter, new_step
@@ -23,6 +23,29 @@ update_names: set[str] = set()
 """Names of all `Update`s that this program defines. An update of another name can never be handled."""
 
 
+class MessageWaiter(Waiter):
+    """A step that a message from outside will resolve. One that the code cannot read is no failure of the code, which never sees it: the
+    run is stuck until other code reads it, and the step stays open."""
+
+    __slots__ = ("_journal", "_what")
+
+    def __init__(self, journal: Journal, what: str, step: Step[Any], decode: Callable[[bytes], Any]) -> None:
+        super().__init__(step, decode)
+        self._journal, self._what = journal, what
+
+    def succeed(self, seq: int, value: bytes) -> None:
+        if self.step.done():
+            return
+        try:
+            self.step.set_result(self.decode(value))
+        except PayloadMismatch as e:
+            self._journal.unreadable = self._journal.unreadable or PayloadMismatch(
+                f"the code cannot read {self._what}: {e} Deploy code that reads it, then resume the run."
+            )
+        except PerdureError as e:
+            self.step.set_exception(e)
+
+
 class RunSignals:
     """Signals of one run."""
 
@@ -32,7 +55,7 @@ class RunSignals:
 
     def next(self, name: str, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
         step = new_step(self._requests.run, ids.RANDOM, -1)
-        waiter = Waiter(step, decode)
+        waiter = MessageWaiter(self._requests.run.journal, f"signal {name!r}", step, decode)
         value = self.waits.take(name)
         if value is not None:
             waiter.succeed(-1, value)
@@ -41,13 +64,12 @@ class RunSignals:
             self._requests.limit(step, timeout_us, f"no signal {name!r} arrived in time")
         return step
 
-    def received(self, e: ev.SignalReceived) -> int:
-        """How many signals of the name are buffered now; 0: this one went to a waiter."""
+    def received(self, e: ev.SignalReceived) -> None:
         while (waiter := self.waits.next_waiter(e.name)) is not None:
             if not waiter.done:
                 waiter.succeed(-1, e.value)
-                return 0
-        return self.waits.buffer(e.name, e.value)
+                return
+        self.waits.buffer(e.name, e.value)
 
 
 class RunPromises:
@@ -58,23 +80,24 @@ class RunPromises:
         self.waits: PromiseWaits[Waiter] = PromiseWaits(requests.run.seed)
 
     def wait(self, name: str, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
-        seq = self._requests.run.journal.create_promise(name)
-        self.waits.created(name, seq)
-        return self._step(name, seq, decode, timeout_us, f"promise {name!r} was not resolved in time")
+        created = self._requests.run.journal.create_promise(name)
+        self.waits.created(created)
+        return self._step(name, created.seq, decode, timeout_us, f"promise {name!r} was not resolved in time")
 
     def wait_approval(self, name: str, spec: Spec, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
         promise = self.waits.approval_name(name)
         journal = self._requests.run.journal
-        seq = journal.create_promise(promise, encode_spec(spec), ev.PromiseKind.APPROVAL)
-        self.waits.created(promise, seq, restricted=spec.is_guarded)
-        return self._step(promise, seq, decode, timeout_us, f"the approval {name!r} was not decided in time")
+        created = journal.create_promise(promise, encode_spec(spec), ev.PromiseKind.APPROVAL)
+        self.waits.created(created)
+        return self._step(promise, created.seq, decode, timeout_us, f"the approval {name!r} was not decided in time")
 
     def wait_event(self, event: str, spec: bytes, decode: Callable[[bytes], Any], timeout_us: int) -> Step[Any]:
         waits = self.waits
         name, seq = waits.event_wait(event, spec)
         if seq < 0:
-            seq = self._requests.run.journal.create_promise(name, spec, ev.PromiseKind.EVENT)
-            waits.created(name, seq)
+            created = self._requests.run.journal.create_promise(name, spec, ev.PromiseKind.EVENT)
+            waits.created(created)
+            seq = created.seq
         step = self._step(name, seq, decode, timeout_us, f"no event {event!r} that fits came in time")
         if not step.done():
             step.add_done_callback(lambda _: waits.give_up_event(spec, name) if waits.value(name) is None else None)
@@ -82,7 +105,7 @@ class RunPromises:
 
     def _step(self, name: str, seq: int, decode: Callable[[bytes], Any], timeout_us: int, late: str) -> Step[Any]:
         step = new_step(self._requests.run, ids.PROMISE, seq)
-        waiter = Waiter(step, decode)
+        waiter = MessageWaiter(self._requests.run.journal, f"the value of promise {name!r}", step, decode)
         value = self.waits.value(name)
         if value is not None:
             waiter.succeed(-1, value)
@@ -92,7 +115,7 @@ class RunPromises:
         return step
 
     def resolved(self, e: ev.PromiseResolved) -> None:
-        for waiter in self.waits.resolve(e.name, e.value, authorized=e.authorized):
+        for waiter in self.waits.resolve(e):
             waiter.succeed(-1, e.value)
 
 

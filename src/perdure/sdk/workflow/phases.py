@@ -2,7 +2,7 @@
 
     Running --the code ends--------------------------> Closed
        |    --it fails, and something can be undone--> Unwinding --everything is undone--> Closed
-       '    --it continues in a new run--------------> HandingOver
+       '    --it ends well, or continues in a new run--------------> HandingOver
 
 Which events a phase takes is a table in instance.py; it ignores all others. In every phase the instance may be evicted, which closes it.
 """
@@ -31,12 +31,12 @@ class Running:
 
 
 class HandingOver:
-    """The code has asked to continue in a new run. Messages that still arrive go to that run, with the command."""
+    """The code has ended well or has asked to continue in a new run. Messages that still arrive go with the command."""
 
     __slots__ = ("command",)
     closed = True
 
-    def __init__(self, command: cm.ContinueAsNew) -> None:
+    def __init__(self, command: cm.ContinueAsNew | cm.CompleteRun) -> None:
         self.command = command
 
 

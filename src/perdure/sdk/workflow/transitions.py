@@ -13,9 +13,8 @@ from typing import Any
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure, PerdureError
-from perdure.core.limits import SIGNALS_BUFFERED_MAX
+from perdure.core.late_messages import MESSAGES
 from perdure.core.undo import TIMED_OUT, told_of, why
-from perdure.core.waits import EVENT_PREFIX
 from perdure.sdk.workflow import guards
 from perdure.sdk.workflow.endings import ContinueAsNewRequest, cause_of, failure_of
 from perdure.sdk.workflow.live_run import LiveRun
@@ -63,7 +62,8 @@ def _closing_command(run: LiveRun, phase: Running, main: asyncio.Task[Any]) -> c
     error = main.exception()
     if error is None:
         with guards.lifted():  # a type that is compiled at its first use may load plugins of its library
-            return cm.CompleteRun(run.workflow.signature.encode_result(main.result()))
+            unread = run.signals.waits.unclaimed() if run.has_messages else []
+            return cm.CompleteRun(run.workflow.signature.encode_result(main.result()), unread)
     if isinstance(error, ContinueAsNewRequest):
         run.refuse_left_undos()
         run.updates.refuse_begun()
@@ -82,7 +82,7 @@ def _end(run: LiveRun, command: cm.Command) -> None:
         undo.wind_up(why(command))
         _close_if_undone(run)
         return
-    run.phase = HandingOver(command) if isinstance(command, cm.ContinueAsNew) else CLOSED
+    run.phase = HandingOver(command) if isinstance(command, cm.ContinueAsNew | cm.CompleteRun) else CLOSED
     run.journal.close(command)
 
 
@@ -96,7 +96,7 @@ def _close_if_undone(run: LiveRun) -> None:
 def _started(run: LiveRun, e: ev.RunStarted) -> None:
     phase = run.phase
     assert type(phase) is Running
-    run.started = e
+    run.started, run.started_us = e, run.now_us
     if e.lineage:
         run.journal.forked(run.run_id, e.lineage)
         run.loop.number_from(e.lineage[0])
@@ -128,21 +128,21 @@ def _timer_fired(run: LiveRun, e: ev.TimerFired) -> None:
     run.requests.timer_fired(e)
 
 
-def _signal_received(run: LiveRun, e: ev.SignalReceived) -> None:
-    if run.signals.received(e) > SIGNALS_BUFFERED_MAX:
-        text = f"more than SIGNALS_BUFFERED_MAX={SIGNALS_BUFFERED_MAX} signals {e.name!r} wait to be consumed; read them faster"
-        _end(run, cm.FailRun(Failure("limit_exceeded", text)))
-
-
-def _hand_over(run: LiveRun, e: ev.CancelRequested | ev.SignalReceived | ev.PromiseResolved) -> None:
-    """A message for the new run."""
+def _hand_over(
+    run: LiveRun, e: ev.CancelRequested | ev.SignalReceived | ev.PromiseResolved | ev.UpdateReceived
+) -> None:
+    """A message for the next run."""
     phase = run.phase
     assert type(phase) is HandingOver
-    if isinstance(e, ev.CancelRequested):
+    if isinstance(phase.command, cm.CompleteRun):
+        phase.command.late.append(run.event_seq)
+        if isinstance(e, ev.SignalReceived):
+            phase.command.unread.append((e.name, e.value))
+    elif isinstance(e, ev.CancelRequested):
         phase.command.cancels.append((e.reason, e.deadline))
     elif isinstance(e, ev.SignalReceived):
         phase.command.signals.append((e.name, e.value))
-    elif not e.name.startswith(EVENT_PREFIX):  # an event is for a wait of this run
+    elif isinstance(e, ev.PromiseResolved) and not e.question:  # an answer is for a question of this run
         phase.command.promises.append((e.name, e.value))
 
 
@@ -164,14 +164,14 @@ _RUNNING: Mapping[type, Transition] = {
     ev.ChildSucceeded: lambda run, e: run.requests.child_succeeded(e),
     ev.ChildFailed: lambda run, e: run.requests.child_failed(e),
     ev.ChildCancelled: lambda run, e: run.requests.child_cancelled(e),
-    ev.SignalReceived: _signal_received,
+    ev.SignalReceived: lambda run, e: run.signals.received(e),
     ev.PromiseResolved: lambda run, e: run.promises.resolved(e),
     ev.UpdateReceived: lambda run, e: run.updates.received(e),
     ev.OperationRecorded: lambda run, e: run.requests.operation_recorded(e),
 }
 TRANSITIONS: Mapping[type, Mapping[type, Transition]] = {
     Running: _RUNNING,
-    HandingOver: dict.fromkeys((ev.CancelRequested, ev.SignalReceived, ev.PromiseResolved), _hand_over),
+    HandingOver: dict.fromkeys(MESSAGES, _hand_over),
     Unwinding: {
         ev.TasksSucceeded: _then_close_if_undone(_RUNNING[ev.TasksSucceeded]),
         ev.TaskFailed: _then_close_if_undone(_RUNNING[ev.TaskFailed]),
