@@ -1,0 +1,622 @@
+"""What becomes of a message when something happens to its run at that moment. The promises are those of core/message_life.py and
+core/questions.py, through the doors that people use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from perdure import Approval, Handle, NamedEvent, Perdure, Promise, Retry, Signal, Update, task, wf, workflow
+from perdure.core import events as ev
+from perdure.core import ids
+from perdure.core.lifecycle import RunStatus
+from perdure.core.messages import Message, PauseMessage, kind_of, name_of
+from perdure.errors import (
+    Conflict,
+    NotAssigned,
+    PromiseAlreadyResolved,
+    RunFailed,
+    RunFinished,
+    TaskFailed,
+)
+from perdure.wire.codec import encode_message
+from tests.e2e.harness.aged import days_ago, retain
+from tests.fakes.waiting import until
+from tests.store.blocking import until_blocked
+
+go = Signal("life_go", int)
+add = Signal("life_add", int)
+given = Promise("life_given", int)
+change = Update("life_change", int, int)
+paid = NamedEvent("life_paid", dict)
+solo = Approval("life_solo")
+deal = Approval("life_deal", assignees=["ada", "ben"], quorum=2)
+
+broken: set[str] = set()
+executed: Counter[str] = Counter()
+gate = asyncio.Event()
+SOON, SOON_S = "30s", 30.0
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    broken.clear()
+    executed.clear()
+    global gate
+    gate = asyncio.Event()
+    yield
+
+
+@task(name="life_step", retry=Retry(1))
+async def step(name: str) -> str:
+    executed[name] += 1
+    if name in broken:
+        raise ValueError(f"{name} is broken")
+    return name
+
+
+@asynccontextmanager
+async def before_its_end(dsn: str, run: Handle[Any], *sent: Message) -> AsyncIterator[Any]:
+    """Hold the row of a run as each sender does until its message is written, so that a run whose code ends is not over yet. Messages
+    that are `sent` here come from that sender."""
+    held, observer = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    try:
+        async with held.transaction():
+            ns = await held.fetchval("select ns from perdure.run_queue where run_id = $1 for key share", UUID(run.id))
+            for message in sent:
+                row = (ns, UUID(run.id), encode_message(message), kind_of(message), name_of(message))
+                await held.execute(
+                    "insert into perdure.inbox (ns, run_id, body, kind, name) values ($1, $2, $3, $4, $5)", *row
+                )
+            yield lambda: until_blocked(observer)
+    finally:
+        await held.close()
+        await observer.close()
+
+
+async def opened(client: Perdure, run: Handle[Any], details: dict[str, Any]) -> None:
+    async def is_open() -> bool:
+        return details in [asked.details async for asked in client.approvals.list(run=run.id)]
+
+    await until(is_open, f"the run asks {details}", SOON_S)
+
+
+async def failed(run: Handle[Any]) -> None:
+    with pytest.raises(RunFailed):
+        await run.result(SOON)
+
+
+async def last(client: Perdure, run: Handle[Any]) -> Handle[Any]:
+    while (successor := (await run.describe()).successor) is not None:
+        run = await client.get(ids.text(successor))
+    return run
+
+
+async def continued(client: Perdure, run: Handle[Any]) -> Handle[Any]:
+    await until(lambda: _has_continued(run), "the run continues as new", SOON_S)
+    return await last(client, run)
+
+
+async def _has_continued(run: Handle[Any]) -> bool:
+    return (await run.describe()).successor is not None
+
+
+async def events_of(run: Handle[Any], kind: type[Any]) -> list[Any]:
+    return [r.event for r in await run.history() if type(r.event) is kind]
+
+
+# A failed run keeps what was acknowledged, and its retry returns it.
+
+
+@workflow(name="life_fails_on_go")
+async def fails_on_go(name: str) -> int:
+    await go.next()
+    await step(name)
+    return await add.next()
+
+
+async def test_a_signal_while_the_run_fails_is_read_after_a_retry(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(fails_on_go, "a")
+        async with before_its_end(dsn, run) as ends:
+            await run.signal(go, 1)
+            await ends()
+            assert await run.signal(add, 7) is True
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        assert await run.result(SOON) == 7
+
+
+@task(name="life_gated", retry=Retry(1))
+async def gated(name: str) -> None:
+    await gate.wait()
+    if name in broken:
+        raise ValueError(f"{name} is broken")
+
+
+@workflow(name="life_fails_unheard")
+async def fails_unheard(name: str) -> int:
+    """It has had no message when it fails, so its end has no reason to look for one."""
+    await gated(name)
+    return await add.next()
+
+
+async def test_a_pause_while_the_run_fails_is_void_after_a_retry(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(fails_unheard, "a")
+        async with before_its_end(dsn, run, PauseMessage("ada")) as ends:
+            gate.set()
+            await ends()
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        await run.signal(add, 7)
+        assert await run.result(SOON) == 7
+
+
+async def test_a_cancel_while_the_run_fails_is_void_after_a_retry(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(fails_unheard, "a")
+        async with before_its_end(dsn, run) as ends:
+            gate.set()
+            await ends()
+            await run.cancel("an old request")
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        await run.signal(add, 7)
+        assert await run.result(SOON) == 7
+
+
+async def test_a_repeated_key_after_a_retry_is_still_a_repetition(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(reads_twice, "a")
+        assert await run.signal(add, 1, key="one") is True
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        assert await run.signal(add, 1, key="one") is False
+        await run.signal(add, 2)
+        assert await run.result(SOON) == [1, 2]
+
+
+@workflow(name="life_reads_twice")
+async def reads_twice(name: str) -> list[int]:
+    first = await add.next()
+    await step(name)
+    return [first, await add.next()]
+
+
+async def test_an_update_while_the_run_fails_is_answered_after_a_retry(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(changes, "a")
+        async with before_its_end(dsn, run) as ends:
+            await run.signal(go, 1)
+            await ends()
+            asked = asyncio.create_task(run.update(change, 4, key="four", timeout=SOON))
+            await until(lambda: _asked(dsn, run), within_s=SOON_S)
+        with pytest.raises(RunFinished):
+            await asked
+        broken.clear()
+        await run.retry()
+        assert await run.update(change, 4, key="four", timeout=SOON) == 5
+        await run.signal(add, 1)
+        assert await run.result(SOON) == [4]
+
+
+async def _asked(dsn: str, run: Handle[Any]) -> bool:
+    c = await asyncpg.connect(dsn)
+    try:
+        return bool(
+            await c.fetchval("select exists(select from perdure.update_answer where run_id = $1)", UUID(run.id))
+        )
+    finally:
+        await c.close()
+
+
+@workflow(name="life_changes")
+async def changes(name: str) -> list[int]:
+    seen: list[int] = []
+
+    async def changed(by: int) -> int:
+        seen.append(by)
+        return by + 1
+
+    change.handle(changed)
+    await go.next()
+    await step(name)
+    await add.next()
+    return seen
+
+
+# Votes, delegations and used links of a failed run count after its retry.
+
+
+async def _asked_of(people: Approval[Any], details: dict[str, Any]) -> None:
+    await people.wait(details=details)
+
+
+@workflow(name="life_asks_beside")
+async def asks_beside(name: str) -> str:
+    asking = asyncio.create_task(_asked_of(deal, {"run": name}))
+    await go.next()
+    await step(name)
+    await asking
+    return "approved"
+
+
+async def test_votes_and_delegations_count_after_a_retry(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(asks_beside, "a")
+        await opened(client, run, {"run": "a"})
+        assert await run.approve(deal, by="ada") is False
+        await deal.delegate(run.id, "dan", by="ben")
+        await run.signal(go, 1)
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        await opened(client, run, {"run": "a"})
+        with pytest.raises(NotAssigned):
+            await run.approve(deal, by="ben")
+        assert await run.approve(deal, by="dan") is True
+        assert await run.result(SOON) == "approved"
+
+
+# An answer is for the question to which it was given, and for no other.
+
+
+@workflow(name="life_pays")
+async def pays(name: str) -> str:
+    await deal.wait(details={"q": "begin?"})
+    try:
+        await step(name)
+    except TaskFailed:
+        await deal.wait(details={"q": "refund 5?"})
+        raise
+    await deal.wait(details={"q": "pay 1,000,000?"})
+    return "paid"
+
+
+async def _both_approve(run: Handle[Any], nth: int) -> None:
+    assert await run.approve(deal, by="ada", nth=nth) is False
+    assert await run.approve(deal, by="ben", nth=nth) is True
+
+
+async def test_an_answer_before_a_retry_is_none_to_a_new_question(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(pays, "a")
+        await opened(client, run, {"q": "begin?"})
+        await _both_approve(run, 1)
+        await opened(client, run, {"q": "refund 5?"})
+        await _both_approve(run, 2)
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        await opened(client, run, {"q": "pay 1,000,000?"})
+        await run.reject(deal, by="ben", comment="never", nth=2)
+        with pytest.raises(RunFailed, match="never"):
+            await run.result(SOON)
+
+
+@workflow(name="life_takes_events")
+async def takes_events(name: str) -> int:
+    try:
+        await step(name)
+    except TaskFailed:
+        await paid.wait("event.order_id == 1")
+        raise
+    return int((await paid.wait("event.order_id == 2"))["order_id"])
+
+
+async def test_an_event_before_a_retry_answers_only_its_match(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(takes_events, "a")
+        await client.emit(paid, {"order_id": 1})
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        await client.emit(paid, {"order_id": 2})
+        assert await run.result(SOON) == 2
+
+
+@task(name="life_amount")
+async def amount(x: int) -> int:
+    return x
+
+
+@workflow(name="life_asks_about")
+async def asks_about(x: int) -> str:
+    pay = await amount(x)
+    await solo.wait(details={"pay": pay})
+    await go.next()
+    return f"paid {pay}"
+
+
+async def test_an_answer_about_the_old_value_is_none_in_an_edited_fork(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(asks_about, 5)
+        await opened(client, run, {"pay": 5})
+        assert await run.approve(solo, by="ada") is True
+        await until(lambda: events_of(run, ev.PromiseResolved), within_s=SOON_S)
+        fork = await run.fork((await run.history())[-1].seq, {"life_amount": 1_000_000})
+        await opened(client, fork, {"pay": 1_000_000})
+        assert await fork.reject(solo, by="ada", comment="never") is True
+        await fork.signal(go, 1)
+        with pytest.raises(RunFailed, match="never"):
+            await fork.result(SOON)
+
+
+@workflow(name="life_asks_again")
+async def asks_again(n: int) -> str:
+    asking = asyncio.create_task(_asked_of(solo, {"payment": n}))
+    await go.next()
+    if n == 1:
+        wf.continue_as_new(2)
+    await asking
+    return f"paid {n}"
+
+
+async def test_an_answer_at_a_continuation_is_none_in_the_next_run(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(asks_again, 1)
+        await opened(client, run, {"payment": 1})
+        async with before_its_end(dsn, run) as ends:
+            await run.signal(go, 1)
+            await ends()
+            assert await run.approve(solo, by="ada") is True
+        following = await continued(client, run)
+        await opened(client, following, {"payment": 2})
+        await following.signal(go, 1)
+        assert await following.reject(solo, by="ada", comment="never") is True
+        with pytest.raises(RunFailed, match="never"):
+            await following.result(SOON)
+
+
+# A run that is about to succeed reads what was acknowledged before its end.
+
+
+@workflow(name="life_cart")
+async def cart(name: str) -> list[int]:
+    items: list[int] = []
+    while True:
+        try:
+            items.append(await add.next(timeout="500ms"))
+        except TimeoutError:
+            return items
+
+
+async def test_a_signal_while_the_run_succeeds_is_read(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(cart, "a")
+        async with before_its_end(dsn, run) as ends:
+            await ends()
+            assert await run.signal(add, 7) is True
+        assert await run.result(SOON) == [7]
+        assert len(await events_of(run, ev.EndWithdrawn)) == 1
+
+
+@workflow(name="life_reads_one")
+async def reads_one(name: str) -> int:
+    await go.next()
+    return await add.next()
+
+
+async def test_signal_with_start_at_an_end_starts_the_next_run(dsn: str) -> None:
+    keyed = reads_one.options(key="life-one")
+    async with Perdure(dsn) as client:
+        run = await keyed.signal_with_start(add, 1, "a")
+        async with before_its_end(dsn, run) as ends:
+            await run.signal(go, 1)
+            await ends()
+            assert (await keyed.signal_with_start(add, 2, "a")).id == run.id
+        assert await run.result(SOON) == 1
+        following: Handle[Any] = await client.get("key:life-one")
+        assert following.id != run.id
+        await go.send("key:life-one", 1)
+        assert await following.result(SOON) == 2
+
+
+# A key, or the id of the first run of a chain, finds its last run.
+
+
+@workflow(name="life_entity")
+async def entity(n: int) -> str:
+    while True:
+        told = await go.next()
+        if told < 0:
+            return f"run {n}"
+        if told > 0:
+            wf.continue_as_new(n + 1)
+
+
+async def test_the_first_run_of_a_living_chain_is_not_deleted(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(entity.options(key="life-entity"), 1)
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        with pytest.raises(Conflict, match="chain is active"):
+            await run.delete()
+        await go.send(run.id, -1)
+        assert await following.result(SOON) == "run 2"
+
+
+async def test_retention_leaves_the_way_to_a_living_chain(dsn: str) -> None:
+    keyed = entity.options(key="life-entity")
+    async with days_ago(dsn, 100.5) as client:
+        run = await client.start(keyed, 1)
+        await run.signal(go, 1)
+        following = await continued(client, run)
+    await retain(dsn)
+    async with Perdure(dsn) as client:
+        assert (await keyed.signal_with_start(go, 0, 100)).id == following.id
+        await go.send(run.id, 0)
+        await go.send("key:life-entity", -1)
+        assert await (await client.get(following.id)).result(SOON) == "run 2"
+
+
+async def test_acts_by_key_reach_the_last_run_of_a_chain(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(works_on.options(key="life-chain"), 1)
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        keyed: Handle[Any] = await client.get("key:life-chain")
+        await opened(client, run, {"n": 2})
+        await run.pause()
+        assert (await following.describe()).paused_by
+        await run.resume()
+        broken.add("life-chain")
+        assert await solo.approve("key:life-chain", by="ada") is True
+        await failed(following)
+        broken.clear()
+        await run.retry()
+        assert await keyed.result(SOON) == await following.result(SOON) == "life-chain"
+
+
+@workflow(name="life_works_on")
+async def works_on(n: int) -> str:
+    if n == 1:
+        await go.next()
+        wf.continue_as_new(2)
+    await solo.wait(details={"n": n})
+    return await step("life-chain")
+
+
+async def test_a_retry_is_refused_while_another_run_has_its_key(dsn: str) -> None:
+    keyed = reads_twice.options(key="life-key")
+    broken.add("a")
+    async with Perdure(dsn):
+        old = await keyed.signal_with_start(add, 1, "a")
+        await failed(old)
+        broken.clear()
+        new = await keyed.signal_with_start(add, 3, "a")
+        assert new.id != old.id
+        with pytest.raises(Conflict, match="life-key"):
+            await old.retry()
+        await new.signal(add, 4)
+        assert await new.result(SOON) == [3, 4]
+        await old.retry()
+        await add.send("key:life-key", 2)
+        assert await old.result(SOON) == [1, 2]
+
+
+@workflow(name="life_slow_child")
+async def slow_child(name: str) -> str:
+    await go.next()
+    return await step(f"{name} child")
+
+
+@workflow(name="life_abandons")
+async def abandons(name: str) -> str:
+    child = asyncio.create_task(_abandoned(name))
+    await go.next()
+    await step(name)
+    return await child
+
+
+async def _abandoned(name: str) -> str:
+    return await slow_child.options(parent_close="abandon", key=f"life-{name}")(name)
+
+
+async def test_a_retry_waits_for_an_abandoned_child_that_goes_on(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(abandons, "a")
+        await until(lambda: events_of(run, ev.ChildStarted), within_s=SOON_S)
+        child: Handle[Any] = await client.get("key:life-a")
+        await run.signal(go, 1)
+        await failed(run)
+        assert await child.status() == "running"
+        broken.clear()
+        await run.retry()
+        await child.signal(go, 1)
+        assert await run.result(SOON) == "a child"
+        assert executed["a child"] == 1
+        assert (await client.get("key:life-a")).id == child.id
+
+
+@workflow(name="life_given")
+async def takes_value(n: int) -> list[int]:
+    await go.next()
+    if n == 1:
+        wf.continue_as_new(2)
+    return [n, await given.wait()]
+
+
+async def test_the_first_value_of_a_promise_stands_in_the_next_run(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(takes_value, 1)
+        await run.resolve(given, 7)
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        with pytest.raises(PromiseAlreadyResolved):
+            await run.resolve(given, 9)
+        await following.signal(go, 1)
+        assert await following.result(SOON) == [2, 7]
+
+
+SPINS = 50
+
+
+@workflow(name="life_spins")
+async def spins(n: int) -> int:
+    if n == 1:
+        await go.next()
+    with suppress(TimeoutError):
+        await add.next(timeout="1ms")
+    if n < SPINS:
+        wf.continue_as_new(n + 1)
+    return n
+
+
+async def test_a_cancel_catches_a_chain_that_continues_at_once(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(spins, 1)
+        async with before_its_end(dsn, run) as ends:
+            await run.signal(go, 1)
+            await ends()
+            await run.cancel("enough")
+        following = await continued(client, run)
+        await until(lambda: _is_cancelled(client, following), within_s=SOON_S)
+
+
+async def _is_cancelled(client: Perdure, run: Handle[Any]) -> bool:
+    view = await (await last(client, run)).describe()
+    assert view.successor is not None or view.status in (RunStatus.PENDING, RunStatus.RUNNING, RunStatus.CANCELLED)
+    return view.status == RunStatus.CANCELLED
+
+
+@workflow(name="life_stubborn")
+async def stubborn(x: int) -> str:
+    try:
+        await go.next()
+    except asyncio.CancelledError:
+        await go.next()
+    return "end"
+
+
+async def test_repeated_cancel_does_not_interrupt_cleanup(dsn: str) -> None:
+    """A client repeats a request whose answer was lost: that must not cancel the code that cleans up after the first one."""
+    async with Perdure(dsn) as client:
+        run = await client.start(stubborn, 1)
+        await run.cancel("first")
+        await until(lambda: events_of(run, ev.CancelRequested), within_s=SOON_S)
+        await run.cancel("second")
+        await run.signal(go, 1)
+        assert await run.result(SOON_S) == "end"
+        assert len(await events_of(run, ev.CancelRequested)) == 1
