@@ -63,6 +63,26 @@ def test_a_webhook_from_its_making_to_its_end(cli: Cli) -> None:
     assert cli("webhook", "delete", "shop").code == 4
 
 
+def test_a_webhook_can_signal_one_run_and_start_it(cli: Cli) -> None:
+    target = ("--signal", "go", "--run", "key:cli-hook-${ body.id }", "--start", "cli_waiting", "--value", "body.word")
+    made = cli("webhook", "create", "runs", *target)
+    assert made.code == 0, made.err
+    _, url, secret = made.lines[0]
+    body = b'{"id": 1, "word": "a"}'
+    answer = httpx2.post(url, content=body, headers=signed(secret, body), timeout=120)
+    assert answer.status_code == 202
+    assert answer.json()["run_id"] in cli.ok("show", "key:cli-hook-1", "-o", "json")
+    (listed,) = json.loads(cli.ok("webhook", "list", "-o", "json"))
+    assert [listed[name] for name in ("event", "signal", "start", "input")] == [None, "go", "cli_waiting", None]
+    assert "signal go to key:cli-hook-${ body.id }, starts cli_waiting" in cli.ok("webhook", "list")
+    again = cli("webhook", "create", "runs", "--signal", "go", "--run", "key:cli-hook-1")
+    assert "now sends signal go to key:cli-hook-1 and keeps its secret" in again.err
+    wrong = cli("webhook", "create", "runs", "--signal", "go", "--run", "cli-hook-1")
+    assert wrong.code == 2 and "invalid run: 'cli-hook-1'. Use key:KEY" in wrong.err
+    assert cli("webhook", "create", "runs", "--event", "e", "--signal", "go", "--run", "key:1").code == 2
+    assert cli("webhook", "delete", "runs").code == 0
+
+
 def test_the_secret_of_a_provider_comes_from_a_file_and_is_not_shown(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("hush hush hush\n")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
+from perdure.core.durations import us_of
 from perdure.core.errors import InvalidInput
-from perdure.core.named_events import EventWait, fits, read_spec, wait_spec
+from perdure.core.named_events import EventWait, Since, fits, read_spec, since_us, wait_spec
 from perdure.core.waits import event_promise_name
 
 ORDER = {"order_id": 7, "paid": {"amount": 12.5, "currency": "EUR"}, "items": [1, 2, 3]}
@@ -45,8 +48,11 @@ def test_an_event_of_any_form_can_come() -> None:
 
 def test_a_spec_keeps_what_its_expression_reads_and_no_more() -> None:
     values = {"input": {"order": {"id": 1, "secret": "x"}, "big": "y" * 100_000}, "unused": "z" * 100_000}
-    spec = wait_spec("order.paid", "event.id == input.order.id", values)
-    assert read_spec(spec) == EventWait("order.paid", "event.id == input.order.id", {"input": {"order": {"id": 1}}})
+    spec = wait_spec("order.paid", "event.id == input.order.id", values, 5)
+    kept = EventWait(
+        "order.paid", "event.id == input.order.id", {"input": {"order": {"id": 1}}}, 5, read_spec(spec).key
+    )
+    assert read_spec(spec) == kept
     whole = wait_spec("e", "size(input) > 0 and event.x == input.a", {"input": {"a": 1, "b": 2}})
     assert read_spec(whole).bound == {"input": {"a": 1, "b": 2}}
     assert read_spec(wait_spec("e", "event.x == items[1]", {"items": [4, 5]})).bound == {"items": [4, 5]}
@@ -85,6 +91,55 @@ def test_an_expression_cannot_reach_beyond_its_scope_or_run_for_long() -> None:
     assert fits('{"event": "e", "match": "event.__class__ == null"}', {"a": 1}) is True  # a key like any other
     long = wait_spec("e", " and ".join(["size(event.items) > 0"] * 100), {})
     assert fits(long, {"items": list(range(10_000))}) in (True, None)
+
+
+def test_key_of_a_wait_depends_on_its_question_and_not_on_times() -> None:
+    def key(event: str, match: str, since: int = 0, **values: object) -> str:
+        return read_spec(wait_spec(event, match, values, since)).key
+
+    one = key("e", "event.id == x.id", 1, x={"id": {"a": 1, "b": 2}})
+    assert one == key("e", "event.id == x.id", 2, x={"more": 1, "id": {"b": 2, "a": 1}})
+    others = {key("f", "event.id == x.id", x={"id": 1}), key("e", "event.id == x.id", x={"id": 2}), key("e", "")}
+    assert len(others | {one}) == 4
+
+
+MOMENT = datetime(2027, 1, 31, 12, tzinfo=UTC)
+AT = us_of(MOMENT)
+
+
+@pytest.mark.parametrize(
+    ("since", "us"),
+    [
+        (None, AT - 60_000_000),
+        ("now", 0),
+        ("1s", AT - 1_000_000),
+        ("PT1S", AT - 1_000_000),
+        (timedelta(seconds=1), AT - 1_000_000),
+        (1.5, AT - 1_500_000),
+        (MOMENT - timedelta(days=1), AT - 86_400_000_000),
+        ("2027-01-30T12:00:00Z", AT - 86_400_000_000),
+        ("2027-01-30T13:00:00+01:00", AT - 86_400_000_000),
+        ("90 w", AT - 90 * 7 * 86_400_000_000),
+        ("4900 w", 1),  # before there was a time
+    ],
+)
+def test_since_is_a_moment_of_the_clock_of_the_run(since: Since, us: int) -> None:
+    assert since_us(since, started_us=AT - 60_000_000, now_us=AT) == us
+
+
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        ("yesterday", "invalid since: 'yesterday'. Use a duration"),
+        ("-5m", "invalid since"),
+        ("2027-01-31T12:00:00", "no time zone"),
+        (datetime(2027, 1, 31), "no time zone"),
+        (-1, "not a duration"),
+    ],
+)
+def test_since_that_names_no_moment_is_refused(since: Since, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        since_us(since, started_us=0, now_us=AT)
 
 
 def test_promises_of_one_run_mean_nothing_to_another() -> None:

@@ -28,7 +28,7 @@ from perdure.core import expressions, limits
 from perdure.core.expressions import FUNCTION_NAMES, ExprError, template
 from perdure.flows import compile as compile_
 from perdure.flows import source
-from perdure.flows.compile import Compiled, compile_flow, dag, graph, kinds, nodes, options, prepost, verbs
+from perdure.flows.compile import Compiled, compile_flow, dag, graph, kinds, nodes, options, prepost, verbs, waits
 from perdure.flows.decide.decider import Decider
 from perdure.flows.decide.progress import node_statuses
 from perdure.flows.problems import FlowError
@@ -267,7 +267,7 @@ KEYS = {
     *verbs.HTTP_KEYS,
     *verbs.RUN_KEYS,
     *verbs.JOB_KEYS,
-    *verbs.WAIT_KEYS,
+    *waits.WAIT_KEYS,
     *verbs.APPROVAL_KEYS,
 }
 BOUNDED = (limits, compile_, nodes, options, verbs, source, document, template, expressions)

@@ -73,11 +73,11 @@ async def missed(within: str) -> str:
 async def continues(round: int = 0) -> int:
     await say.next()
     if round == 0:
-        waiting = tick.wait()  # left behind by the run that goes on
+        waiting = tick.wait(since="now")  # left behind by the run that goes on
         await say.next()
         assert not waiting.done()
         wf.continue_as_new(1)
-    return await tick.wait()
+    return await tick.wait(since="now")
 
 
 @workflow(name="events_wrong")

@@ -224,6 +224,18 @@ def http_service(args: Any) -> TaskCall:
         ("{sleep: 2.5}", Sleep(delay=Template.literal(2.5))),
         ("{sleep: '${ input.delay }'}", Sleep(delay=Template.make("${ input.delay }"))),
         ("{wait: go}", MessageVerb(signal=Template.literal("go"))),
+        (
+            "{wait: {event: e, since: 10m}}",
+            MessageVerb(signal=Template.literal("e"), event=True, since=Template.literal("10m")),
+        ),
+        (
+            "{wait: {event: e, since: 90}}",
+            MessageVerb(signal=Template.literal("e"), event=True, since=Template.literal(90)),
+        ),
+        (
+            "{wait: {event: e, since: '${ input.x }'}}",
+            MessageVerb(signal=Template.literal("e"), event=True, since=Template.make("${ input.x }")),
+        ),
         ("{wait: {signal: 'go-${ input.x }', timeout: 1h}}", MessageVerb(signal=Template.make("go-${ input.x }"))),
         ("{approval: }", ApprovalVerb(name=Template.literal("n"))),
         ("{approval: {}}", ApprovalVerb(name=Template.literal("n"))),
@@ -526,6 +538,9 @@ def test_what_is_wrong_with_a_document(text: str, line: int, column: int, messag
         ("sleep: 5m, retry: 3", 18, "retry does not go with sleep: in task 'n'"),
         ("sleep: 5m, timeout: 3", 18, "timeout does not go with sleep:"),
         ("wait: ", 13, "the signal's name is nothing; it must be a name"),
+        ("wait: {signal: x, since: now}", 25, "since of task 'n' goes with event"),
+        ("wait: {event: x, since: yesterday}", 31, "invalid since: 'yesterday'. Use a duration"),
+        ("wait: {event: x, since: [1]}", 31, "since is a list; it must be a duration"),
         ("wait: {signal: x, timeout: 5s}, timeout: 5s", 39, "task 'n' has two timeouts; keep the one in wait"),
         ("approval: {asignees: [x]}", 18, "did you mean 'assignees'?"),
         ("approval: 5", 17, "approval is the number 5"),

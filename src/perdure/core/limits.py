@@ -37,7 +37,14 @@ FANOUT_TASKS_MAX: Final = 100_000
 PENDING_TASKS_MAX: Final = 200_000
 """Tasks of one run that are scheduled and not ended."""
 SIGNALS_BUFFERED_MAX: Final = 10_000
-"""Signals received by a run and not yet consumed by its code."""
+"""Signals of one name that a run has received and its code has not read; more are refused until it has read half of them."""
+MESSAGES_PENDING_MAX: Final = 10_000
+"""Messages that wait for a run which no engine has in memory, because it is paused or no worker serves it; more are refused."""
+MESSAGE_NAMES_MAX: Final = 1_000
+"""Names of signals, promises, updates, approvals and named events that a program publishes with its workflows; a program with more is not
+checked for unknown names."""
+MESSAGE_SCHEMAS_BYTES_MAX: Final = 16 * 1024
+"""Bytes of the JSON Schemas of a workflow's messages; names beyond it take any value."""
 UPDATES_OPEN_MAX: Final = 1_000
 """Updates that a run was asked for and has not answered; further ones are refused."""
 SUCCESSORS_MAX: Final = 1_000
@@ -289,8 +296,14 @@ EVENT_MATCH_STEPS_MAX: Final = 20_000
 """Steps that a wait's expression may take to match one event; an expression that needs more does not match."""
 EVENTS_PER_LOOK: Final = 20
 """Events that are matched in one transaction."""
+EVENT_LOOKS_PER_ROUND: Final = 10
+"""Waits that look back for an event in one transaction."""
+EVENT_LOOK_PAGE: Final = 500
+"""Past events that one wait examines in one transaction."""
+EVENT_LOOK_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of payloads after which a page of past events ends."""
 EVENTS_KEPT_S: Final = 7 * 86_400
-"""Seconds for which an event that was delivered to every wait is still shown."""
+"""Seconds for which an event that was delivered to every wait is still shown, and found by waits that look back."""
 EVENT_SPEC_BYTES_MAX: Final = 16 * 1024
 """Bytes of a wait for an event: its expression and the values that were bound to it."""
 SUBSCRIPTIONS_MAX: Final = 50

@@ -3,6 +3,9 @@
 A wait is a promise whose spec names the event and holds an expression over `event`, the event's payload, and over values that were bound when
 the wait began. So whether an event fits is decided from the spec and the payload alone, by any engine, without the run.
 
+A wait looks back: it also gets an event that came before it, as far back as its spec says (`since_us`). The key of a spec is a digest of its
+question, that is of event, match and bound values. Two waits of one run with the same key ask the same, whenever they were made.
+
 Laws:
 - An expression that cannot be evaluated over a payload does not fit it. Other waits are not affected.
 - A spec holds only what its expression reads, and is bounded.
@@ -11,12 +14,15 @@ Laws:
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
+from perdure.core.durations import Duration, to_us, us_of
 from perdure.core.errors import InvalidInput
 from perdure.core.expressions import Expr, ExprError, parse
 from perdure.core.expressions.nodes import Meter
@@ -27,6 +33,9 @@ EVENT: Final = "event"
 """What an expression calls the payload."""
 EVENT_NAME_CHARS_MAX: Final = NAME_CHARS_MAX - 40
 """Characters of an event's name; the names of the promises that wait for it are longer."""
+NOW: Final = "now"
+"""The `since` of a wait that doesn't look back."""
+_KEY_BYTES: Final = 12
 _PARSED: Final = 1_024
 """Expressions that are kept in their compiled form."""
 
@@ -37,18 +46,59 @@ class EventWait(msgspec.Struct, frozen=True, omit_defaults=True):
     """Empty: every event of the name will do."""
     bound: dict[str, Any] = {}
     """What the expression reads besides the payload."""
+    since_us: int = 0
+    """The wait gets events from this moment on, in Unix microseconds. 0: only events after the wait."""
+    key: str = ""
+    """Digest of event, match and bound."""
+
+
+Since = Duration | float | datetime | None
 
 
 def check_name(name: str) -> str:
     return checked_name("event", name, EVENT_NAME_CHARS_MAX)
 
 
-def wait_spec(event: str, match: str, values: Mapping[str, Any]) -> bytes:
+def since_us(since: Since, *, started_us: int, now_us: int) -> int:
+    """The moment from which on a wait gets events. `since` is a moment, a duration before now, "now" for 0, or None for the start of the run.
+    Numbers are seconds."""
+    if since is None:
+        return started_us
+    if isinstance(since, datetime):
+        return max(us_of(since), 1)
+    if isinstance(since, (int, float, timedelta)):
+        return max(now_us - to_us(since), 1)
+    if since == NOW:
+        return 0
+    moment = _moment(since)
+    return max(us_of(moment) if moment is not None else now_us - _ago_us(since), 1)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _ago_us(text: str) -> int:
+    try:
+        return to_us(text)
+    except InvalidInput:
+        raise InvalidInput(
+            f'invalid since: {text!r}. Use a duration such as "10m", a time such as "2027-01-31T12:00:00Z", or "now".'
+        ) from None
+
+
+def wait_spec(event: str, match: str, values: Mapping[str, Any], since_us: int = 0) -> bytes:
     """The spec of a wait. `values` are what the expression may read besides `event`, as plain JSON values; it keeps what it does read."""
     check_name(event)
     expr = parsed(match, event) if match else None
     bound = bind(expr, values, event) if expr is not None else {}
-    spec = msgspec.json.encode(EventWait(event, expr.text if expr is not None else "", bound))
+    text = expr.text if expr is not None else ""
+    question = msgspec.json.encode((event, text, bound), order="deterministic")
+    key = hashlib.blake2b(question, digest_size=_KEY_BYTES).hexdigest()
+    spec = msgspec.json.encode(EventWait(event, text, bound, since_us, key))
     if len(spec) > EVENT_SPEC_BYTES_MAX:
         raise InvalidInput(
             f"the wait for event {event!r} has {len(spec)} bytes, over the limit EVENT_SPEC_BYTES_MAX={EVENT_SPEC_BYTES_MAX}; "

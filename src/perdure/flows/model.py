@@ -114,6 +114,8 @@ class MessageVerb(_Frozen, frozen=True, tag="wait"):
     """For a named event instead; `signal` evaluates to its name."""
     match: Expr | None = None
     """Which of those: over `event` and the values in scope when the wait begins. None: any."""
+    since: Template | None = None
+    """How far the wait looks back: a duration, a time or "now". None: to the start of the run."""
 
 
 class ApprovalVerb(_Frozen, frozen=True, tag="approval"):

@@ -3,12 +3,15 @@
     emit -> row in `named_event` --any engine, page by page--> promises of the runs whose waits fit -> their inboxes
             rows in `event_start` --any engine--> new runs (services/event_starts.py)
 
+    wait -> row in `event_look` --any engine, page by page--> the oldest event that fits and was there before -> inbox of the run
+
 Laws:
 
 1. An event is acknowledged once it is durable. Events with the same key are one event.
-2. It reaches every run whose wait was recorded before the event was, and none whose wait began later.
-3. A wait gets one event at most: its promise is kept once.
-4. Matching survives its engine: the place it has come to is written together with what was found there.
+2. It reaches every open wait that takes events of its time, recorded before it or after it. Why none falls between is said at
+   event_waits in store/sql/named_events.sql.
+3. A wait gets one event at most, the oldest one: its promise is kept once. Later waits of the run for the same get the events after that.
+4. Matching and looking back survive their engine: the place they have come to is written together with what was found there.
 
 Every engine polls an (empty) index about once a second, so that delivery does not depend on the engine that took the event.
 """
@@ -24,7 +27,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from perdure.core.api.named_events import EventEmitted, EventItem, WebhookItem
+from perdure.core.api.named_events import EventEmitted, EventItem, SignalTarget, WebhookItem
 from perdure.core.errors import InvalidInput, PayloadTooLarge
 from perdure.core.limits import EVENTS_KEPT_S, PAYLOAD_BYTES_MAX
 from perdure.core.named_events import check_name, fits
@@ -45,12 +48,14 @@ TRIM_ROWS: Final = 5_000
 
 
 class HookSpec(msgspec.Struct, frozen=True):
-    """A webhook: how requests are signed, and which events they become (core/webhook_events.py)."""
+    """A webhook: how requests are signed, and which events (core/webhook_events.py) or signals (core/webhook_signals.py) they become."""
 
     name: str
     event: str
+    """Empty beside a signal."""
     key: str
     scheme: SignatureScheme
+    signal: SignalTarget | None = None
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -96,13 +101,27 @@ class Round(msgspec.Struct, frozen=True):
     """Events that have more waits to look at, those of `held` included."""
 
 
+class LookRound(msgspec.Struct, frozen=True):
+    """The result of one transaction of waits that look back."""
+
+    looks: int
+    """Waits examined; 0 if every one is claimed by another engine."""
+    reached: list[bytes]
+    """Runs with an event in their inbox now."""
+    held: int
+    """Waits whose runs were locked and must be tried again."""
+
+
 Find = Callable[[OpenEvent, Sequence[OpenWait]], Awaitable[list[OpenWait]]]
 """Which of the waits the event is for."""
+FindPast = Callable[[OpenWait, Sequence[OpenEvent]], Awaitable[OpenEvent | None]]
+"""The first of the events that is for the wait."""
 
 
 class NamedEventStore(Protocol):
     async def emit(self, ns: int, name: str, key: str | None, body: bytes, source: str) -> EventEmitted: ...
     async def match(self, find: Find) -> Round: ...
+    async def look_back(self, find: FindPast) -> LookRound: ...
     async def events(self, ns: int, name: str, before: int | None, limit: int) -> list[EventItem]: ...
     async def trim(self, older_s: float, limit: int) -> int: ...
     async def put_webhook(self, ns: int, hook: HookSpec, secret: bytes, given: bool, by: str) -> PutHook: ...
@@ -112,6 +131,9 @@ class NamedEventStore(Protocol):
     async def delete_webhook(self, ns: int, name: str) -> bool: ...
     async def webhooks(self, ns: int, after: str, limit: int) -> list[WebhookItem]: ...
     async def hook(self, namespace: str, name: str) -> Hook | None: ...
+    async def delivered_to(self, ns: int, key: str) -> bytes | None:
+        """The run that has a message under this key of a delivery, also one that has ended."""
+        ...
 
 
 class NamedEvents(Service):
@@ -146,6 +168,8 @@ class NamedEvents(Service):
 
     async def poll_once(self) -> None:
         await self.match_all()
+        while await self._look_back():
+            await self.match_all()  # new events are not held up by long looks
         while await self._starts.start_some():
             await self.match_all()  # runs that wait are not held up by many starts
         if monotonic() >= self._trim_at_s:
@@ -162,6 +186,27 @@ class NamedEvents(Service):
                 return
             if done.held:
                 await asyncio.sleep(HELD_PAUSE_S)
+
+    async def _look_back(self) -> bool:
+        """One round; False when no wait looks back that another engine hasn't claimed."""
+        done = await self.store.look_back(self._find_past)
+        for run_id in done.reached:
+            self._events.message_sent.publish(run_id)
+        if done.held:
+            await asyncio.sleep(HELD_PAUSE_S)
+        return done.looks > 0
+
+    async def _find_past(self, wait: OpenWait, events: Sequence[OpenEvent]) -> OpenEvent | None:
+        is_up = within(SLICE_S)
+        for event in events:
+            if is_up():
+                await asyncio.sleep(SLICE_S)
+                is_up = within(SLICE_S)
+            fit = fits(wait.spec, msgspec.json.decode(event.body))
+            if fit:
+                return event
+            self.unreadable += fit is None
+        return None
 
     async def _find(self, event: OpenEvent, waits: Sequence[OpenWait]) -> list[OpenWait]:
         payload = msgspec.json.decode(event.body)

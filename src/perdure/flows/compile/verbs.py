@@ -24,12 +24,12 @@ from perdure.flows.compile.secrets import (
     TaskArgs,
     read_args,
 )
+from perdure.flows.compile.waits import message_name, read_wait
 from perdure.flows.model import (
     ApprovalVerb,
     ChildCall,
     Embedded,
     FlowBody,
-    MessageVerb,
     Sleep,
     TaskCall,
     ValueVerb,
@@ -53,7 +53,6 @@ IMAGE_KEYS: Final = ("user", "network", "mounts", "read_only", "pull")
 """Keys of `run` that go with its `image`."""
 JOB_KEYS: Final = ("executor",)
 """Of every job; the other keys belong to its executor."""
-WAIT_KEYS: Final = ("signal", "event", "match", "timeout")
 APPROVAL_KEYS: Final = (
     "name",
     "title",
@@ -176,7 +175,7 @@ def read_verb(
         case "sleep":
             return _sleep(r, value, node, scope)
         case "wait":
-            return _wait(r, value, node, scope)
+            return read_wait(r, value, node.at("wait"), node.where, scope)
         case "approval":
             return _approval(r, value, node, scope)
         case "value":
@@ -355,38 +354,10 @@ def _sleep(r: Reader, value: Any, node: NodeView, scope: Scope) -> Sleep | None:
     return None if r.duration(value, path, "sleep") is None else Sleep(delay=Template.literal(value))
 
 
-def _wait(r: Reader, value: Any, node: NodeView, scope: Scope) -> MessageVerb | None:
-    path = node.at("wait")
-    at = path
-    if isinstance(value, dict):
-        fields: dict[str, Any] = value
-        r.keys(fields, path, f"wait of {node.where}", WAIT_KEYS)
-        if fields.get("event") is not None:
-            return _wait_event(r, fields, node, scope)
-        if fields.get("match") is not None:
-            r.error((*path, "match"), f"match of {node.where} goes with event", "a signal is for one run", key=True)
-        value, at = fields.get("signal"), (*path, "signal")
-    made = _message_name(r, value, at, "the signal's name", scope)
-    return None if made is None else MessageVerb(signal=made)
-
-
-def _wait_event(r: Reader, fields: Mapping[str, Any], node: NodeView, scope: Scope) -> MessageVerb | None:
-    path = node.at("wait")
-    if fields.get("signal") is not None:
-        r.error((*path, "signal"), f"{node.where} waits for a signal and for an event; a node does one thing", key=True)
-    name = _message_name(r, fields["event"], (*path, "event"), "the event's name", scope)
-    match = None
-    if fields.get("match") is not None:
-        match = r.expression(fields["match"], (*path, "match"), "match", scope.plus("event"))
-        if match is None:
-            return None
-    return None if name is None else MessageVerb(signal=name, event=True, match=match)
-
-
 def _approval(r: Reader, value: Any, node: NodeView, scope: Scope) -> ApprovalVerb | None:
     path = node.at("approval")
     if value is None or isinstance(value, str):
-        made = _message_name(r, node.key if value is None else value, path, "the approval's name", scope)
+        made = message_name(r, node.key if value is None else value, path, "the approval's name", scope)
         return None if made is None else ApprovalVerb(name=made)
     fields = r.mapping(value, path, "approval")
     return None if fields is None else read_approval(r, fields, path, node, scope)
@@ -401,7 +372,7 @@ def read_approval(
             r.text(fields[key], (*path, key), key)
     form = read_input(r, fields["form"], (*path, "form"), "form") if fields.get("form") is not None else None
     name = fields.get("name")
-    made = _message_name(r, node.key if name is None else name, (*path, "name"), "the approval's name", scope)
+    made = message_name(r, node.key if name is None else name, (*path, "name"), "the approval's name", scope)
     shown = {k: fields[k] for k in ("title", "description", "details") if fields.get(k) is not None}
     asked = _people(r, fields.get("assignees"), (*path, "assignees"), "assignees")
     after_us, later = _escalate(r, fields.get("escalate"), (*path, "escalate"), node)
@@ -467,13 +438,6 @@ def _check_reachable(r: Reader, shown: Mapping[str, Any], quorum: int, path: Pat
         r.error(
             (*path, "quorum"), f"the quorum of {node.where} is {quorum}, and only {len(people)} may answer", key=True
         )
-
-
-def _message_name(r: Reader, value: Any, path: Path, what: str, scope: Scope) -> Template | None:
-    if isinstance(value, str) and "${" in value:
-        return r.template(value, path, scope)
-    name = r.name_of(value, path, what)
-    return None if name is None else Template.literal(name)
 
 
 def read_timeout(r: Reader, verb: str, node: NodeView) -> int:

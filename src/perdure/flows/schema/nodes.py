@@ -155,9 +155,14 @@ def _verbs(signatures: Signatures, case: str) -> Schema:
         python = any_of("A task of a Python worker: module:function, or its name.", *names, ref("name"))
     wait = object_("Wait for a signal.", {"signal": ref("name"), "timeout": ref("timeout")}, required=["signal"])
     match = ref("expression", "Which events: over `event`, its payload, and what is known here.")
+    since = said(
+        "How far the wait looks back: a duration before now, a time, or `now` to get only events after the wait began. "
+        "To the start of the run unless given.",
+        type=["string", "number"],
+    )
     event = object_(
         "Wait for a named event.",
-        {"event": ref("name"), "match": match, "timeout": ref("timeout")},
+        {"event": ref("name"), "match": match, "since": since, "timeout": ref("timeout")},
         required=["event"],
     )
     out = {
