@@ -44,7 +44,7 @@ from tests.server.parity import (
     statistics,
 )
 from tests.server.parity.routes import WITHOUT_ROUTE
-from tests.server.parity.stage import Refusal, Rest, Scenario, Stage, stage
+from tests.server.parity.stage import Refusal, Rest, Scenario, Stage, said, stage
 
 GROUPS: dict[str, tuple[Scenario, ...]] = {
     "runs": runs.SCENARIOS,
@@ -161,7 +161,7 @@ async def test_a_payload_may_contain_an_escaped_nul(dsn: str) -> None:
     """Payloads are stored as bytes. REST refuses one, because it reads and writes JSON as text."""
     async with stage(dsn) as one:
         run = await one.waiting()
-        await one.client._backend.call(ACTS["run.signal"], SendSignal(run, "parity_hear", b'"a\\u0000b"'))
+        await one.client._backend.call(ACTS["run.signal"], SendSignal(run, said.name, b'"a\\u0000b"'))
 
 
 def _spoilt(value: Any) -> Iterator[Any]:

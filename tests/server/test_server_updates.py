@@ -141,7 +141,7 @@ async def test_an_update_from_the_command_line(dsn: str) -> None:
         code, out = await perdure("update", run, "rest_fill", "13", url=api.url)
         assert code == 1
         assert "a leak" in out
-        code, out = await perdure("update", run, "nobody", "1", "--wait", "0", "--key", "p", url=api.url)
+        code, out = await perdure("update", run, unheard.name, "1", "--wait", "0", "--key", "p", url=api.url)
         assert (code, out) == (0, "p\tpending\n")
 
 
@@ -157,7 +157,7 @@ async def test_a_remote_client_asks_a_run_on_a_remote_worker(dsn: str) -> None:
             await fill.ask(handle.id, 13)
         assert caught.value.failure.type == "RuntimeError"
         with pytest.raises(TimeoutError):
-            await Update("nobody", int, int).ask(handle.id, 1, timeout=1.5)
+            await unheard.ask(handle.id, 1, timeout=1.5)
         run = served.engine.runs[ids.parse(handle.id)]
         assert run.waiting == ["signal:rest_stop"]
         await stop.send(handle.id, True)

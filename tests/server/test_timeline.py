@@ -138,7 +138,7 @@ async def test_code_has_a_lane_for_each_task_child_and_promise(api: Live) -> Non
     child = await api.get(f"/runs/{lanes['rest_sum']['child_run']}")
     assert child["workflow"] == "rest_sum" and child["parent_id"] == run["id"]
 
-    await api.post(f"/runs/{run['id']}/promises/timeline_stamp", {"value": 1}, 202)
+    await api.post(f"/runs/{run['id']}/promises/timeline_stamp", 1, 202)
     await api.get(f"/runs/{run['id']}/result", wait=60)
     found = await api.get(f"/runs/{run['id']}/timeline")
     assert found["ended"] and by_node(found)["timeline_stamp"]["status"] == "success"
@@ -174,7 +174,7 @@ async def test_the_lanes_of_a_flow_are_its_nodes_run_or_not(api: Live) -> None:
 async def test_what_a_node_took_before_is_expected_again(api: Live) -> None:
     first = await api.start("timeline_code")
     await until_waiting(api, first["id"])
-    await api.post(f"/runs/{first['id']}/promises/timeline_stamp", {"value": 1}, 202)
+    await api.post(f"/runs/{first['id']}/promises/timeline_stamp", 1, 202)
     await api.get(f"/runs/{first['id']}/result", wait=60)
     second = await api.start("timeline_code")
     await until_waiting(api, second["id"])

@@ -6,6 +6,7 @@ The tasks of a fan-out are one line with counts. Those that failed or are runnin
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -191,6 +192,8 @@ def _detail_rows(run: Item) -> Iterable[tuple[str, str, str]]:
     if run.get("waiting") and not run.get("finished_at"):
         yield "waiting", waiting_text(run["waiting"]), "yellow"
         yield from (("blocked", text, "dim") for text in blocked_texts(run["waiting"]))
+    if run.get("unread"):
+        yield "unread", unread_text(run["unread"]), "yellow"
     if run.get("input") not in (None, {}, []):
         yield "input", pretty(run["input"]), ""
     if run.get("undo"):
@@ -199,6 +202,16 @@ def _detail_rows(run: Item) -> Iterable[tuple[str, str, str]]:
         yield "result", pretty(run.get("result")), "bold"
     if run.get("url"):
         yield "page", run["url"], "blue"
+
+
+def unread_text(unread: list[Item]) -> str:
+    """Messages that the run has not got: `2 x signal shipped, set aside (failed); 1 x cancel, pending`."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for message in unread:
+        what = f"{message['kind']} {message['name']}" if message["name"] else message["kind"]
+        ended = message["set_aside"]
+        counts[what, f"set aside ({ended})" if ended else "pending"] += 1
+    return "; ".join(f"{n} x {what}, {state}" for (what, state), n in counts.items())
 
 
 def undo_text(undo: list[Item]) -> str:

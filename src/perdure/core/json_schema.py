@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import msgspec
 
+from perdure.core.errors import InvalidInput
 from perdure.core.limits import SCHEMA_NODES_MAX, VALIDATORS_KEPT_MAX
 from perdure.core.packages import missing
 from perdure.core.payloads import Placed
@@ -85,16 +86,40 @@ def problem(schema: Any, value: Any, at: str) -> str:
     """What does not fit, with its path; "" when all does."""
     if not isinstance(schema, Mapping):
         return "" if schema is not False else f"{at} is not allowed"
-    jsonschema_rs = _jsonschema_rs()
     try:
         validator = _validator(msgspec.json.encode(schema))
     except (ValueError, RecursionError) as error:  # it was deployed before this was checked, or by other means
         path, said = _schema_said(schema, error)
         return f"{at} cannot be checked, its schema is not usable at /{'/'.join(map(str, path))}: {said}"
+    return _problem(cast(Mapping[str, Any], schema), validator, value, at)
+
+
+class CheckedSchema:
+    """A schema that many values are held against: its validator is looked up once."""
+
+    __slots__ = ("_schema", "_validator")
+
+    def __init__(self, schema: Mapping[str, Any], validator: jsonschema_rs.Validator) -> None:
+        self._schema, self._validator = schema, validator
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any]) -> CheckedSchema | None:
+        """None for a schema that is not usable, and where the package that checks is not installed."""
+        try:
+            return cls(schema, _validator(msgspec.json.encode(schema)))
+        except (ValueError, RecursionError, InvalidInput):
+            return None
+
+    def problem(self, value: Any, at: str) -> str:
+        """As the function of that name."""
+        return _problem(self._schema, self._validator, value, at)
+
+
+def _problem(schema: Mapping[str, Any], validator: jsonschema_rs.Validator, value: Any, at: str) -> str:
     try:
         validator.validate(value)
-    except jsonschema_rs.ValidationError as error:
-        return _said(cast(Mapping[str, Any], schema), value, error, at)
+    except _jsonschema_rs().ValidationError as error:
+        return _said(schema, value, error, at)
     except ValueError:  # deeper than the validator goes
         return f"{at} is nested too deep"
     return ""

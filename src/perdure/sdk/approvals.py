@@ -19,6 +19,7 @@ from perdure.core.json_schema import schema_problem
 from perdure.core.names import checked_name
 from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.keys import ApprovalDecision, within
+from perdure.sdk.message_registry import messages as registry
 from perdure.sdk.options import checked
 from perdure.sdk.payloads import Converter
 from perdure.sdk.payloads.schemas import schemas_of
@@ -76,6 +77,7 @@ class Approval(Generic[T]):
         given = checked("Approval()", ApprovalOptions, options)
         timeout, escalate_after = given.get("timeout"), given.get("escalate_after")
         self.name = checked_name("approval", name)
+        registry.add("approval", self.name)
         self._converter: Converter[Any] | None = Converter.of(type) if type is not None else None
         self._timeout_us = to_us(timeout) if timeout is not None else 0
         self._escalate_us = to_us(escalate_after) if escalate_after is not None else 0

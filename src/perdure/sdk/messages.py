@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from copy import copy
+from datetime import datetime
 from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from perdure.core.names import checked_name
 from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.keys import within
 from perdure.sdk.client.payloads import decoded
+from perdure.sdk.message_registry import messages as registry
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.live_run import LiveRun, current
 from perdure.sdk.workflow.step import Step
@@ -50,6 +52,7 @@ class Signal(Generic[T]):
     def __init__(self, name: str, type: type[T]) -> None:
         self.name = checked_name("signal", name)
         self._converter: Converter[T] = Converter.of(type)
+        registry.add("signal", self.name, type)
         self.key = ""
         """The key that `keyed()` has set."""
 
@@ -95,7 +98,7 @@ class Signal(Generic[T]):
 
 
 class NamedEvent(Generic[T]):
-    """Something that happened outside, by name. Every run that waits for it gets it.
+    """Something that happened outside, by name. Every run that waits for it gets it, also if it happened since the run started.
 
         paid = NamedEvent("paid", Payment)
         payment = await paid.wait("event.order == order", order=42)  # in a workflow
@@ -109,20 +112,30 @@ class NamedEvent(Generic[T]):
     def __init__(self, name: str, type: type[T]) -> None:
         self.name = checked_name("event", name)
         self._converter: Converter[T] = Converter.of(type)
+        registry.add("event", self.name)
 
-    def wait(self, match: str = "", timeout: Duration | None = None, **bound: Any) -> Step[T]:
-        """Wait for the next event, inside a workflow.
+    def wait(
+        self,
+        match: str = "",
+        timeout: Duration | None = None,
+        since: Duration | datetime | None = None,
+        **bound: Any,
+    ) -> Step[T]:
+        """Wait for an event, inside a workflow: the oldest one that no earlier wait of this run for the same event, match and values got.
 
         Args:
             match: an expression that must be true of it, over `event` (its payload), `input` (the arguments of the run) and the
                 names in `bound`; every event of this name unless given.
             timeout: the await raises TimeoutError when no event comes in time.
+            since: how far the wait looks back: a duration before now ("10m"), a time, or "now" to get only events after the wait
+                began; to the start of the run unless given. In a run that continued as new, that is the start of the latest run.
             bound: values for names in `match`.
 
         Raises ExprError for an expression that cannot be parsed.
         """
         from perdure.core.named_events import (  # loads the expression language: only where events are waited for
             parsed,
+            since_us,
             wait_spec,
         )
 
@@ -130,7 +143,8 @@ class NamedEvent(Generic[T]):
         values = {name: _plain(value) for name, value in bound.items()}
         if match and "input" not in values and "input" in parsed(match, self.name).roots:
             values["input"] = runtime.input_object()
-        spec = wait_spec(self.name, match, values)
+        from_us = since_us(since, started_us=runtime.started_us, now_us=runtime.now_us)
+        spec = wait_spec(self.name, match, values, from_us)
         timeout_us = to_us(timeout) if timeout is not None else 0
         return runtime.promises.wait_event(self.name, spec, self._converter.decode, timeout_us)
 
@@ -176,6 +190,7 @@ class Promise(Generic[T]):
     def __init__(self, name: str, type: type[T]) -> None:
         self.name = checked_name("promise", name)
         self._converter: Converter[T] = Converter.of(type)
+        registry.add("promise", self.name, type)
 
     def wait(self, timeout: Duration | None = None) -> Step[T]:
         """Wait for the value, inside a workflow. The await raises TimeoutError when it does not come within `timeout`."""

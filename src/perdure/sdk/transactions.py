@@ -5,7 +5,7 @@
         run_id = await in_transaction(connection).start(ship.options(key="order-42"), 42)
 
 They call the SQL functions perdure.start, perdure.signal and perdure.emit through the caller's own connection, which must lead to the database of
-Perdure. An engine carries them out after the commit, usually within a second.
+Perdure. An engine carries them out after the commit, usually within a second. A run is found by its id and its key at once.
 """
 
 from __future__ import annotations

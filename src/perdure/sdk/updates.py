@@ -45,6 +45,7 @@ from perdure.sdk.client.backend import Backend, backend
 from perdure.sdk.client.keys import within
 from perdure.sdk.client.payloads import decoded
 from perdure.sdk.client.waiting import in_time
+from perdure.sdk.message_registry import messages as registry
 from perdure.sdk.payloads import Converter
 from perdure.sdk.workflow.endings import ContinueAsNewRequest, failure_of
 from perdure.sdk.workflow.live_run import LiveRun, current
@@ -83,6 +84,7 @@ class Update(Generic[T, R]):
         update_names.add(self.name)
         self._request: Converter[T] = Converter.of(request)
         self._answer: Converter[R] = Converter.of(answer)
+        registry.add("update", self.name, request)
 
     def handle(
         self, fn: Callable[[T], Awaitable[R]] | Callable[[T], R], *, validate: Callable[[T], object] | None = None

@@ -33,7 +33,8 @@ def decision_parts(number: int, d: Decided) -> Iterator[tuple[int, Decided, bool
         return
     parts = list(_cut(d.commands, _command_size))
     for i, commands in enumerate(parts):
-        yield number, Decided(d.run_id, commands, d.stuck, d.operations, d.spontaneous, d.waiting), i < len(parts) - 1
+        part = Decided(d.run_id, commands, d.stuck, d.operations, d.spontaneous, d.waiting, d.full)
+        yield number, part, i < len(parts) - 1
 
 
 def activation_size(a: Activation) -> int:

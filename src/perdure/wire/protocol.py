@@ -161,6 +161,8 @@ def encode_up(up: Up) -> bytes:
             decision.stuck.CopyFrom(_failure(d.stuck))
         if d.waiting:
             decision.waiting.extend(d.waiting)
+        if d.full:
+            decision.full.extend(d.full)
     for b in up.beats:
         m.beats.add(run_id=b.run_id, seq=b.seq, attempt=b.attempt, details=b.details, blocked=b.blocked)
     for chunk in up.logs:
@@ -229,7 +231,8 @@ def _decided(d: pb.Decision) -> Decided:
     except (msgspec.DecodeError, InvalidInput) as e:
         stuck = Failure("unreadable_decision", f"this server cannot read what the run's code decided, upgrade it: {e}")
     waiting = list(d.waiting[:WAITING_NAMES_MAX]) if d.waiting else []
-    return Decided(d.run_id, commands, stuck, d.operations, d.number == 0, waiting)
+    full = list(d.full[:WAITING_NAMES_MAX]) if d.full else []
+    return Decided(d.run_id, commands, stuck, d.operations, d.number == 0, waiting, full)
 
 
 def _reason(r: pb.Report) -> Failure | None:
@@ -270,7 +273,7 @@ def _hello(h: Hello) -> pb.Hello:
     )
 
 
-_CODE: Final = ("version", "hash", "pinned", "control", "parameters", "hooks", "subscriptions")
+_CODE: Final = ("version", "hash", "pinned", "control", "parameters", "hooks", "subscriptions", "messages")
 """Fields of ServedCode that the message has under the same names."""
 
 

@@ -24,6 +24,7 @@ CALL = b"{}"
 """A call without arguments."""
 
 hear = Signal("parity_hear", int)
+said = Signal("parity_said", str)
 given = Promise("parity_given", int)
 note = State("parity_note", "")
 change = Update("parity_change", int, int)

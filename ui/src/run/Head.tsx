@@ -15,6 +15,9 @@ import { useChildren, useCurrentVersion, useUsual } from "./data";
 import type { Counts, Run } from "./types";
 import { parts, queuedWords, unnamed, waitIcon } from "./waits";
 
+/** Unread messages that are named beside the run. */
+const UNREAD_NAMED = 3;
+
 export function Head({ requested, onRequest }: { requested: string | null; onRequest: (word: string | null) => void }) {
   const { run } = useRunView();
   return (
@@ -118,6 +121,7 @@ function Facts() {
       </Fact>
       <Relatives />
       <Attributes run={run} />
+      <Unread run={run} />
       <Progress />
     </dl>
   );
@@ -130,6 +134,24 @@ function Fact({ name, children, className }: { name: string; children: React.Rea
       <dd>{children}</dd>
     </div>
   );
+}
+
+/** Messages that were acknowledged and that the run has not read. */
+function Unread({ run }: { run: Run }) {
+  if (run.unread.length === 0) return null;
+  return (
+    <Fact name="Unread messages">
+      <span className="tag attention" title={run.unread.map(unreadWords).join("\n")}>
+        {run.unread.slice(0, UNREAD_NAMED).map(unreadWords).join(", ")}
+        {run.unread.length > UNREAD_NAMED && ` and ${run.unread.length - UNREAD_NAMED} more`}
+      </span>
+    </Fact>
+  );
+}
+
+function unreadWords(message: Run["unread"][number]): string {
+  const what = message.name ? `${message.kind} ${message.name}` : message.kind;
+  return message.set_aside ? `${what}, set aside` : `${what}, pending`;
 }
 
 function Relatives() {

@@ -19,12 +19,16 @@ from perdure.core.errors import Failure, InvalidInput, NotRegistered, PerdureErr
 from perdure.core.limits import VERSION_TRUST_US as TRUST_US
 from perdure.core.parameters import Parameters, call_problem
 from perdure.core.parameters import decode as decode_parameters
+from perdure.core.published_messages import MessageChecks
+from perdure.core.published_messages import decode as decode_messages
 from perdure.core.versions import VersionChoice
 from perdure.core.work import is_flow
-from perdure.engine.ports import Named, ServiceRoutes, Store
+from perdure.engine.ports import Named, PublishedVersion, ServiceRoutes, Store
 from perdure.engine.shared_reads import SharedReads
 from perdure.flows.compile import compile_value
-from perdure.flows.decide.decider import Decider, input_problem
+from perdure.flows.decide.decider import Decider
+from perdure.flows.decide.run_input import input_problem
+from perdure.flows.messages import messages_of
 from perdure.flows.model import Flow
 
 PLANS_MAX: Final = 1_000
@@ -33,8 +37,8 @@ COMPILED_HERE_BYTES: Final = 8 * 1024
 """A larger document is compiled in a thread: it would hold up the event loop."""
 HEARD_US: Final = 10_000_000
 """How long a worker's declaration takes precedence over the database, which has it by then."""
-PARAMETERS_US: Final = 10_000_000
-"""How long the parameters of a workflow are cached."""
+PUBLISHED_US: Final = 10_000_000
+"""How long is cached what was published for a version."""
 NAMES_MAX: Final = 10_000
 """Names whose current version is cached."""
 REFRESH_US: Final = TRUST_US // 2
@@ -44,6 +48,16 @@ NO_ROUTES: Final[ServiceRoutes] = (frozenset(), frozenset())
 
 Definition = tuple[int, str, str]
 """(namespace, workflow, version)"""
+
+
+class _Published(msgspec.Struct):
+    """What was published for a version, decoded."""
+
+    said: PublishedVersion
+    parameters: Parameters | None
+    messages: MessageChecks | None
+    pinned: bool
+    read_us: int
 
 
 class Flows:
@@ -62,7 +76,8 @@ class Flows:
         self._moves = 0
         self._plans: OrderedDict[Definition, Flow | Failure] = OrderedDict()
         self._current: dict[Named, tuple[VersionChoice | None, int]] = {}
-        self._parameters: dict[Definition, tuple[Parameters | None, bool, int]] = {}
+        self._published: dict[Definition, _Published] = {}
+        self._flow_messages: dict[Definition, MessageChecks] = {}
         self.fixed: dict[Named, str] = {}
         """Versions that new runs of a name get instead of the current one, for tests."""
 
@@ -102,18 +117,24 @@ class Flows:
         if is_flow(definition[2]):
             await self.ensure([definition])
         else:
-            await self._shared_reads.ask(definition, lambda: self._read_parameters(definition))
+            await self._find_published(definition)
 
-    async def _read_parameters(self, definition: Definition) -> None:
-        self.learn(definition, *await self._store.published(*definition))
+    async def _find_published(self, definition: Definition) -> None:
+        async def read() -> None:
+            self.learn(definition, await self._store.published(*definition))
+
+        await self._shared_reads.ask(definition, read)
 
     def knows_input(self, definition: Definition) -> bool:
         """Whether `check_input` can be asked without looking again. What was published for a version is looked for now and then: one that
         people name themselves may change."""
         if is_flow(definition[2]):
             return isinstance(self._plans.get(definition), Flow) and self._knows_declared(definition[0])
-        found = self._parameters.get(definition)
-        return found is not None and self._now_us() - found[2] < PARAMETERS_US
+        return self._knows_published(definition)
+
+    def _knows_published(self, definition: Definition) -> bool:
+        found = self._published.get(definition)
+        return found is not None and self._now_us() - found.read_us < PUBLISHED_US
 
     def check_input(self, definition: Definition, raw: bytes) -> None:
         """InvalidInput when a run could not begin with this input: a flow's is held against its schema, the arguments of code against its
@@ -123,20 +144,51 @@ class Flows:
             if isinstance(flow, Flow) and (wrong := input_problem(flow, raw)):
                 raise InvalidInput(wrong)
             return
-        taken = self._parameters.get(definition, (None, False, 0))[0]
+        published = self._published.get(definition)
+        taken = published.parameters if published is not None else None
         if taken is not None and (wrong := call_problem(definition[1], taken, raw)):
             raise InvalidInput(wrong)
 
     def is_pinned(self, definition: Definition) -> bool:
         """Whether runs of this version stay with it, as far as `find_input` has read."""
-        return self._parameters.get(definition, (None, False, 0))[1]
+        published = self._published.get(definition)
+        return published is not None and published.pinned
 
-    def learn(self, definition: Definition, parameters: bytes | None, pinned: bool = False) -> None:
-        """What a workflow of this process, or of a worker that is connected here, takes, and whether its runs are pinned."""
-        if len(self._parameters) >= NAMES_MAX:
-            self._parameters.clear()
-        taken = decode_parameters(parameters) if parameters else None
-        self._parameters[definition] = (taken, pinned, self._now_us())
+    def learn(self, definition: Definition, published: PublishedVersion) -> None:
+        """What was published for a workflow of this process, or of a worker that is connected here."""
+        if len(self._published) >= NAMES_MAX:
+            self._published.clear()
+        before = self._published.get(definition)
+        if before is not None and before.said == published:
+            before.read_us = self._now_us()
+            return
+        taken = decode_parameters(published.parameters) if published.parameters else None
+        messages = decode_messages(published.messages) if published.messages else None
+        checks = MessageChecks(messages) if messages is not None else None
+        self._published[definition] = _Published(published, taken, checks, published.pinned, self._now_us())
+
+    def knows_messages(self, definition: Definition) -> bool:
+        """Whether `messages` can be asked without looking again."""
+        return definition in self._flow_messages or self._knows_published(definition)
+
+    async def find_messages(self, definition: Definition) -> None:
+        """Read what `messages` needs."""
+        if not is_flow(definition[2]):
+            await self._find_published(definition)
+            return
+        await self.ensure([definition])
+        flow = self._plans.get(definition)
+        if isinstance(flow, Flow):
+            if len(self._flow_messages) >= PLANS_MAX:
+                self._flow_messages.clear()
+            self._flow_messages[definition] = MessageChecks(messages_of(flow))
+
+    def messages(self, definition: Definition) -> MessageChecks | None:
+        """What messages to its runs are held against; None: nothing was published."""
+        if is_flow(definition[2]):
+            return self._flow_messages.get(definition)
+        published = self._published.get(definition)
+        return published.messages if published is not None else None
 
     def declared(self, ns: int, task: str) -> Declared | None:
         """The options a task declares, by its workers' latest declaration; None: unknown."""

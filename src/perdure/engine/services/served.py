@@ -15,7 +15,7 @@ from perdure.core.limits import REGISTER_EVERY_S
 from perdure.core.work import ServedCode
 from perdure.engine.context import EngineContext
 from perdure.engine.flow_control import FlowControl
-from perdure.engine.ports import CodeKey
+from perdure.engine.ports import CodeKey, PublishedVersion
 from perdure.engine.runs.flow_definitions import Flows
 from perdure.engine.runs.owned import OwnedRuns
 from perdure.engine.services.telemetry import Telemetry, WorkerRow
@@ -89,7 +89,7 @@ class ServedDefinitions:
             raise VersionTaken(_taken(*refused[0]))
         for name, one in fresh.items():
             key = (ns, name, one.version)
-            self._flows.learn(key, one.parameters or None, one.pinned)
+            self._flows.learn(key, PublishedVersion(one.parameters or None, one.messages or None, one.pinned))
             self._flow_control.learn(key, one.control or None, owned_here=True)
             self._registered[key] = one
             if (choice := self._flows.choice(ns, name)) is None or choice.current != one.version:

@@ -188,11 +188,11 @@ def _contains_set(annotation: Any) -> bool:
             return True
         if id(node) not in seen:
             seen.add(id(node))
-            waiting.extend(_parts(node))
+            waiting.extend(parts_of(node))
     return False
 
 
-def _parts(node: Any) -> list[Any]:
+def parts_of(node: Any) -> list[Any]:
     """What a node of msgspec's description of a type refers to."""
     if isinstance(node, (tuple, list)):
         return list(cast("tuple[Any, ...]", node))

@@ -19,7 +19,9 @@ from perdure.executors.port import Executor
 from perdure.sdk import registry
 from perdure.sdk.code_hash import short
 from perdure.sdk.definitions import DEFAULT_QUEUE, Task, Workflow
+from perdure.sdk.message_registry import messages
 from perdure.sdk.worker.builtin_tasks import Verbs
+from perdure.sdk.worker.dynamic_messages import makes_messages
 from perdure.sdk.worker.transactions import in_transaction
 
 log = logging.getLogger("perdure.worker")
@@ -59,6 +61,8 @@ class WorkerDefinitions:
         self.stand_ins: dict[str, Any] = {}
         """The same for workflows."""
         self._warned: set[str] = set()
+        self._makes_messages: dict[Any, bool] = {}
+        """Whether the code of a workflow makes messages while it runs."""
 
     def adopt(self, definition: Any) -> None:
         """Serve this very definition under its name."""
@@ -152,9 +156,20 @@ class WorkerDefinitions:
             build_id=build_id,
             control=msgspec.json.encode(control) if control is not None else b"",
             parameters=_parameters_of(w),
+            messages=self._messages_of(w),
             hooks=msgspec.json.encode(hooks) if (hooks := getattr(w, "hooks", None)) else b"",
             subscriptions=getattr(w, "subscriptions", b""),
         )
+
+    def _messages_of(self, w: Any) -> bytes:
+        """Empty for what is no workflow of this program's own: nothing is checked."""
+        if not isinstance(w, Workflow):
+            return b""
+        fn = w.fn
+        makes = self._makes_messages.get(fn)
+        if makes is None:
+            makes = self._makes_messages[fn] = makes_messages(fn)
+        return messages.encoded(w.name, is_open=makes)
 
     def _version(self, w: Any) -> str:
         """Code that is edited while it runs keeps no promise about its label: each state of it is a version of its own."""

@@ -237,6 +237,15 @@ class UndoStep(BaseModel):
     error: str | None = Field(description="Why it could not be taken back.")
 
 
+class Unread(BaseModel):
+    """A message that was acknowledged and that the run has not recorded."""
+
+    kind: str = Field(description="signal, promise, answer, update, cancel, terminate or pause.", examples=["signal"])
+    name: str | None = Field(description="Name of the signal, promise, approval or update.", examples=["shipped"])
+    sent_at: Moment = Field(examples=[AT])
+    set_aside: str | None = Field(description="How the run ended first: `failed` (a retry delivers it), `success`, ...")
+
+
 class Run(RunSummary):
     """A run in full."""
 
@@ -255,6 +264,7 @@ class Run(RunSummary):
         default=None,
         description="Why a failed run cannot be retried. Null where it can be, and where the history is too long to tell here.",
     )
+    unread: list[Unread] = Field(default=[], description="Acknowledged messages that the run has not recorded.")
 
 
 class RunStatusInfo(BaseModel):

@@ -17,7 +17,7 @@ from perdure.core import events as ev
 from perdure.core import ids, wait_reasons
 from perdure.core.api import cluster, definitions, runs
 from perdure.core.api.timeline import Segment
-from perdure.core.calls import encode_call, encode_json
+from perdure.core.calls import encode_call, encode_input, encode_json
 from perdure.core.durations import datetime_of, is_iso, to_us, us_of
 from perdure.core.errors import Failure, InvalidInput
 from perdure.core.lifecycle import RunStatus, TaskStatus
@@ -78,11 +78,9 @@ def call(value: Any, args: list[Any], kwargs: dict[str, Any]) -> bytes:
     """The workflow's input in the form the SDK reads. `value` is an object with the arguments by name, or the one argument."""
     if (args or kwargs) and value is not None:
         raise InvalidInput("give the arguments as `input`, or as `args` and `kwargs`, not both ways")
-    if "*" in kwargs or (isinstance(value, dict) and "*" in value):
+    if "*" in kwargs:
         raise InvalidInput("no parameter can be called `*`; give arguments by position in `args`")
-    if value is None:
-        return encode_call(args, kwargs)
-    return encode_call([], value) if isinstance(value, dict) else encode_call([value], {})
+    return encode_call(args, kwargs) if value is None else encode_input(value)
 
 
 def fields(event: ev.Event) -> dict[str, Any]:
@@ -170,7 +168,12 @@ def run(d: runs.RunDetail, public_url: str) -> m.Run:
         forked_from=ids.text(begun.lineage[-1]) if begun is not None and begun.lineage else None,
         forked_at=begun.forked_at or None if begun is not None else None,
         retry_refused=d.retry_refused,
+        unread=[unread(u) for u in d.unread],
     )
+
+
+def unread(u: runs.UnreadMessage) -> m.Unread:
+    return m.Unread(kind=u.kind, name=u.name or None, sent_at=moment(u.sent_us), set_aside=u.reason or None)
 
 
 def status(v: RunView, public_url: str) -> m.RunStatusInfo:

@@ -290,6 +290,7 @@ class Workflow(_message.Message):
     PINNED_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
     SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     control: _builtins.bytes
@@ -306,6 +307,11 @@ class Workflow(_message.Message):
     """Which workflow starts when a run of it has ended, as JSON: {"failed": name, "success": name}. Empty: none does."""
     subscriptions: _builtins.bytes
     """Named events that start runs of it, as JSON of core/subscriptions.py; empty: none."""
+    messages: _builtins.bytes
+    """The messages that it reads, as JSON: {"signals": {name: [schema, ...]}, "promises": {...}, "updates": {...}, "approvals": [name], "events": [name],
+    "open": bool}. A message of another name is refused unless it is open, and so is a value that fits none of the schemas of its name; no
+    schemas: any value. Empty: nothing is checked.
+    """
     def __init__(
         self,
         *,
@@ -317,10 +323,11 @@ class Workflow(_message.Message):
         pinned: _builtins.bool = ...,
         hooks: _builtins.bytes = ...,
         subscriptions: _builtins.bytes = ...,
+        messages: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "hash", b"hash", "hooks", b"hooks", "name", b"name", "parameters", b"parameters", "pinned", b"pinned", "subscriptions", b"subscriptions", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "hash", b"hash", "hooks", b"hooks", "messages", b"messages", "name", b"name", "parameters", b"parameters", "pinned", b"pinned", "subscriptions", b"subscriptions", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -625,6 +632,7 @@ class Decision(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     number: _builtins.int
     """Of the activation it answers; 0 when a side effect has ended."""
@@ -642,6 +650,12 @@ class Decision(_message.Message):
     def waiting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the code waits for now and no record shows: signal:NAME, update:NAME. At most 100. May be left out."""
 
+    @_builtins.property
+    def full(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of signals of which the code has left SIGNALS_BUFFERED_MAX unread, until it has read half of them. Senders of more are refused. At
+        most 100. May be left out.
+        """
+
     def __init__(
         self,
         *,
@@ -652,10 +666,11 @@ class Decision(_message.Message):
         operations: _builtins.int = ...,
         more: _builtins.bool = ...,
         waiting: _abc.Iterable[_builtins.str] | None = ...,
+        full: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stuck", b"stuck"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "more", b"more", "number", b"number", "operations", b"operations", "run_id", b"run_id", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "full", b"full", "more", b"more", "number", b"number", "operations", b"operations", "run_id", b"run_id", "stuck", b"stuck", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
