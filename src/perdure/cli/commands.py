@@ -65,7 +65,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "schedule": Entry("schedules", "Start runs on a schedule, and backfill them."),
         "calendar": Entry("calendars", "Manage the calendars that schedules use."),
         "event": Entry("named_events", "Send and list named events."),
-        "webhook": Entry("webhooks", "Turn signed HTTP requests into named events."),
+        "webhook": Entry("webhooks", "Turn signed HTTP requests into events or signals."),
         "notify": Entry("notify", "Notify people and systems about runs."),
         "approval": Entry("approvals", "List and answer approvals."),
         "approve": Entry("approvals", "Approve what a run asks for."),

@@ -1,4 +1,4 @@
-"""`perdure webhook`: addresses that turn signed HTTP requests into named events."""
+"""`perdure webhook`: addresses that turn signed HTTP requests into named events or into signals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from perdure.cli import completion_values
 from perdure.cli.remote_options import Remote, remote
 
 WebhookName = Annotated[
@@ -41,7 +42,49 @@ class SentEvent:
         str,
         typer.Option(
             metavar="EXPR",
-            help="Requests with the same value of this expression are one event. [dim][default: that of the scheme][/]",
+            help="Requests with the same value of this expression count once. [dim][default: that of the scheme][/]",
+            show_default=False,
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True)
+class SentSignal:
+    """The signal that a request becomes, in place of an event."""
+
+    signal: Annotated[
+        str,
+        typer.Option(
+            metavar="SIGNAL", help="In place of --event: signal that a request sends to one run.", show_default=False
+        ),
+    ] = ""
+    run: Annotated[
+        str,
+        typer.Option(
+            metavar="RUN",
+            help="With --signal: key:KEY or a run's id; may hold ${ } over body and headers.",
+            show_default=False,
+        ),
+    ] = ""
+    value: Annotated[
+        str, typer.Option(metavar="EXPR", help="With --signal: its value. [dim][default: body][/]", show_default=False)
+    ] = ""
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="WORKFLOW",
+            help="With --signal: start a run of this workflow if key:KEY has no active run.",
+            autocompletion=completion_values.workflows,
+            show_default=False,
+        ),
+    ] = ""
+    input: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="EXPR",
+            help="With --start: input of the run. [dim][default: no arguments][/]",
             show_default=False,
         ),
     ] = ""
@@ -64,7 +107,7 @@ class Signing:
     encoding: Annotated[Literal["hex", "base64"], typer.Option(help="Of hmac.")] = "hex"
 
 
-webhook = typer.Typer(help="Turn signed HTTP requests into named events.", no_args_is_help=True)
+webhook = typer.Typer(help="Turn signed HTTP requests into events or signals.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -77,18 +120,20 @@ def create(
     server: Remote,
     name: WebhookName,
     sent: SentEvent,
+    signal: SentSignal,
     signing: Signing,
     secret_file: SecretFile = None,
 ) -> None:
     """Create a webhook and print the secret that signs its requests.
 
+    perdure webhook create shop --signal paid --run 'key:order-${ body.order_id }'
     perdure webhook create shop --event order.paid
     perdure webhook create github --scheme github
     perdure webhook create stripe --scheme stripe --secret-file -
     """
     from perdure.programs.http_client import segment
 
-    body = asdict(sent) | asdict(signing) | {"secret": _secret(secret_file)}
+    body = asdict(sent) | asdict(signal) | asdict(signing) | {"secret": _secret(secret_file)}
     made = server.api.put(f"/webhooks/{segment(name)}", body)
     _print_webhook(server, made)
     if made["secret"] is not None:
@@ -96,9 +141,17 @@ def create(
     elif body["secret"]:
         server.out.say(f"requests to webhook {name} are checked with the secret that you gave")
     else:
-        server.out.say(f"webhook {name} existed; it now sends {made['event']} and keeps its secret")
+        server.out.say(f"webhook {name} existed; it now sends {_target(made)} and keeps its secret")
         server.out.next(f"perdure webhook rotate {name}")
-    server.out.next("perdure event list")
+    server.out.next("perdure event list" if made["signal"] is None else "perdure webhook list")
+
+
+def _target(webhook: dict[str, Any]) -> str:
+    """The event that it sends, or the signal and its run."""
+    if webhook["signal"] is None:
+        return str(webhook["event"])
+    starts = f", starts {webhook['start']}" if webhook["start"] else ""
+    return f"signal {webhook['signal']} to {webhook['run']}{starts}"
 
 
 @webhook.command()
@@ -159,7 +212,7 @@ def list_webhooks(server: Remote) -> None:
 
     columns = [
         Column("webhook", lambda w: w["name"], style="bold", whole=True),
-        Column("event", lambda w: w["event"]),
+        Column("sends", _target),
         Column("scheme", lambda w: w["scheme"]),
         Column("url", lambda w: w["url"], style="blue", whole=True),
         Column("old secret until", lambda w: w["old_secret_until"], style="dim"),

@@ -29,6 +29,8 @@ from perdure.core.names import UNSAFE, checked_name
 
 SCOPE: Final = frozenset({"body", "headers"})
 HIDDEN_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+HOOK_KEY: Final = "hook:"
+"""Begins the key of every delivery. The end of a run keeps the keys of its messages that begin so (store/sql/commits.sql)."""
 FORM: Final = "application/x-www-form-urlencoded"
 FORM_FIELDS_MAX: Final = 1_000
 _COMPILED: Final = 256
@@ -70,10 +72,10 @@ def default_key(scheme: webhooks.SignatureScheme) -> str:
 def check_event(event: str) -> None:
     """InvalidInput for a name or a template that can never be the name of an event."""
     try:
-        template = _template(_short("event", event))
+        template = template_of(check_length("event", event))
     except ExprError as e:
         raise InvalidInput(f"event: {e}") from None
-    _check_roots("event", template.roots)
+    check_roots("event", template.roots)
     if template.is_constant:
         check_name(template.constant)
 
@@ -82,47 +84,58 @@ def check_key(key: str) -> None:
     if not key:
         return
     try:
-        expr = _expression(_short("key", key))
+        expr = expression_of(check_length("key", key))
     except ExprError as e:
         raise InvalidInput(f"key: {e}") from None
-    _check_roots("key", expr.roots)
+    check_roots("key", expr.roots)
 
 
-def _short(what: str, text: str) -> str:
+def check_length(what: str, text: str) -> str:
     if 0 < len(text) <= EXPR_CHARS_MAX:
         return text
     raise InvalidInput(f"{what}: use 1 to EXPR_CHARS_MAX={EXPR_CHARS_MAX} characters")
 
 
-def _check_roots(what: str, roots: frozenset[str]) -> None:
+def check_roots(what: str, roots: frozenset[str]) -> None:
     for root in sorted(roots - SCOPE):
         raise InvalidInput(f"{what}: unknown name {root!r}; it can read {' and '.join(sorted(SCOPE))}")
 
 
 def event_of(webhook: str, event: str, key: str, request: Mapping[str, Any], fingerprint: str) -> WebhookEvent:
     """`request`: `body` and `headers` of a request whose signature holds."""
-    meter = Meter()
-    meter.steps = EVENT_MATCH_STEPS_MAX
+    meter = bounded_meter()
     try:
-        template = _template(event)
+        template = template_of(event)
         if any(part.evaluate(request.__getitem__, meter) is None for part in template.exprs):
             raise InvalidInput(f"the request says nothing for the name of its event, {event}")
         name = template.evaluate(request.__getitem__, meter)
-        ident = _expression(key).evaluate(request.__getitem__, meter) if key else None
+        ident = expression_of(key).evaluate(request.__getitem__, meter) if key else None
     except ExprError as e:
         raise InvalidInput(f"the event of this request cannot be told: {e}") from None
     if not isinstance(name, str):
         raise InvalidInput(f"the name of the event is text; {event} is something else for this request")
+    return WebhookEvent(check_name(name), delivery_key(webhook, key, ident, fingerprint))
+
+
+def bounded_meter() -> Meter:
+    """Of all expressions over one request."""
+    meter = Meter()
+    meter.steps = EVENT_MATCH_STEPS_MAX
+    return meter
+
+
+def delivery_key(webhook: str, key: str, ident: Any, fingerprint: str) -> str:
+    """The key of a request; `ident` is the value of the expression `key` over it."""
     if ident is not None and (isinstance(ident, bool) or not isinstance(ident, (str, int))):
-        raise InvalidInput(f"the key of an event is text or a whole number; {key} is something else for this request")
-    return WebhookEvent(check_name(name), _key(webhook, fingerprint if ident is None or ident == "" else str(ident)))
+        raise InvalidInput(f"the key of a request is text or a whole number; {key} is something else for this request")
+    return _key(webhook, fingerprint if ident is None or ident == "" else str(ident))
 
 
 def _key(webhook: str, ident: str) -> str:
     """As it is where it can be shown; a digest of what is too long or cannot be."""
-    key = f"hook:{webhook}:{ident}"
+    key = f"{HOOK_KEY}{webhook}:{ident}"
     if len(key) > MESSAGE_KEY_CHARS_MAX or UNSAFE.search(key):
-        key = f"hook:{webhook}:{hashlib.sha256(ident.encode(errors='surrogatepass')).hexdigest()}"
+        key = f"{HOOK_KEY}{webhook}:{hashlib.sha256(ident.encode(errors='surrogatepass')).hexdigest()}"
     return checked_name("message key", key, MESSAGE_KEY_CHARS_MAX)
 
 
@@ -169,10 +182,10 @@ def challenge(scheme: webhooks.SignatureScheme, body: Any) -> str | None:
 
 
 @lru_cache(_COMPILED)
-def _template(text: str) -> Template:
+def template_of(text: str) -> Template:
     return Template.make(text)
 
 
 @lru_cache(_COMPILED)
-def _expression(text: str) -> Expr:
+def expression_of(text: str) -> Expr:
     return parse(text)

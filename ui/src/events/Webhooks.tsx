@@ -1,4 +1,4 @@
-/** Webhooks: addresses that turn signed requests into events. */
+/** Webhooks: addresses that turn signed requests into events or into signals. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, body, type Schemas } from "../api/client";
@@ -44,7 +44,7 @@ export function Webhooks() {
         <Skeleton rows={2} />
       ) : query.data.length === 0 ? (
         <p className="faint sec-empty">
-          None. A webhook lets a service without an API key send an event:{" "}
+          None. A webhook lets a service without an API key send an event, or a signal to one run:{" "}
           <code>perdure webhook create shop --event order.paid</code>
         </p>
       ) : (
@@ -52,7 +52,7 @@ export function Webhooks() {
           <thead>
             <tr>
               <th>Webhook</th>
-              <th>Event</th>
+              <th>Target</th>
               <th>Address to POST to</th>
               <th>Created</th>
               {may("develop") && (
@@ -66,7 +66,7 @@ export function Webhooks() {
             {query.data.map((hook) => (
               <tr key={hook.name}>
                 <td className="strong">{hook.name}</td>
-                <td className="mono">{hook.event}</td>
+                <td className="mono">{target(hook)}</td>
                 <td>
                   <span className="hook-url">
                     <code className="clip">{hook.url}</code>
@@ -118,12 +118,23 @@ export function Webhooks() {
 const STANDARD = {
   scheme: "standard",
   key: "",
+  signal: "",
+  run: "",
+  value: "",
+  start: "",
+  input: "",
   header: "",
   algorithm: "sha256",
   prefix: "",
   encoding: "hex",
   secret: "",
 } as const;
+
+/** The event that a webhook sends, or the signal and its run. */
+function target(hook: Webhook): string {
+  if (!hook.signal) return hook.event ?? "";
+  return `signal ${hook.signal} to ${hook.run}${hook.start ? `, starts ${hook.start}` : ""}`;
+}
 
 function NewDialog({ onClose }: { onClose: () => void }) {
   const [name, setName] = useState("");
@@ -190,7 +201,9 @@ function Made({ hook }: { hook: Schemas["WebhookWithSecret"] }) {
       {hook.secret ? (
         <Secret label="Secret that signs requests" value={hook.secret} />
       ) : (
-        <p className="muted">A webhook of this name existed before; it keeps its secret and now sends {hook.event}.</p>
+        <p className="muted">
+          A webhook of this name existed before; it keeps its secret and now sends {target(hook)}.
+        </p>
       )}
     </>
   );
@@ -239,7 +252,7 @@ function DeleteDialog({ hook, onClose }: { hook: Webhook; onClose: () => void })
       onClose={onClose}
       onSubmit={() => act.mutate()}
     >
-      <p>Requests to its address are refused from now on. Events that it sent stay.</p>
+      <p>Requests to its address are refused from now on. Events and signals that it sent stay.</p>
       <ActError error={act.error} />
     </FormDialog>
   );

@@ -1,4 +1,4 @@
-"""Named events, and the webhooks that turn signed requests into them."""
+"""Named events, and the webhooks that turn signed requests into them or into signals."""
 
 from __future__ import annotations
 
@@ -64,15 +64,31 @@ class EventPage(msgspec.Struct, frozen=True):
     next: int | None
 
 
+class SignalTarget(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A signal to one run, as a webhook describes it (core/webhook_signals.py)."""
+
+    signal: str
+    run: str
+    """`key:KEY` or an id, with expressions over `body` and `headers`."""
+    value: str = ""
+    """Expression for the signal's value; empty: the body."""
+    start: str = ""
+    """Workflow of the run that is started if none is active under the key; empty: none is."""
+    input: str = ""
+    """Expression for the input of the started run; empty: no arguments."""
+
+
 class PutWebhook(msgspec.Struct, frozen=True):
     name: str
     event: str = ""
-    """Name of the event, with expressions over `body` and `headers`; empty: as the scheme has it."""
+    """Name of the event, with expressions over `body` and `headers`; empty: as the scheme has it, or none beside a signal."""
     scheme: SignatureScheme = SignatureScheme()
     key: str = ""
-    """Expression for the event's key; empty: as the scheme has it."""
+    """Expression for the key of the event or of the message; empty: as the scheme has it."""
     secret: str = ""
     """The sender's own; empty: a new webhook gets one, an existing one keeps its own."""
+    signal: SignalTarget | None = None
+    """In place of an event: requests are signals to one run."""
 
 
 class RotateWebhook(msgspec.Struct, frozen=True):
@@ -90,12 +106,14 @@ class WebhookRef(msgspec.Struct, frozen=True):
 class WebhookItem(msgspec.Struct, frozen=True):
     name: str
     event: str
+    """Empty beside a signal."""
     key: str
     scheme: SignatureScheme
     old_until_us: int | None
     """Until when the secret before the current one is valid; None: it is not."""
     created_us: int
     created_by: str
+    signal: SignalTarget | None = None
 
 
 class WebhookReply(msgspec.Struct, frozen=True):

@@ -9,8 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.core import webhook_events, webhooks
+from perdure.core import ids, webhook_events, webhook_signals, webhooks
+from perdure.core.access import Principal, Role
+from perdure.core.api import messages
 from perdure.core.api import named_events as acts
+from perdure.core.api.messages import SendSignal, SignalWithStart
 from perdure.core.api.named_events import (
     EventEmitted,
     ListWebhooks,
@@ -20,12 +23,15 @@ from perdure.core.api.named_events import (
     WebhookRef,
     WebhookReply,
 )
+from perdure.core.calls import encode_input, encode_json
 from perdure.core.durations import human
-from perdure.core.errors import CannotOpenSecret, InvalidInput, NotFound
+from perdure.core.errors import CannotOpenSecret, InvalidInput, NotFound, NotRegistered, Unavailable
 from perdure.core.limits import WEBHOOK_OLD_SECRET_S_MAX
 from perdure.core.webhook_events import WebhookEvent
+from perdure.core.webhook_signals import WebhookSignal
 from perdure.core.webhooks import OWN_SECRET, SignatureScheme
-from perdure.engine.api.api import Api, NamespaceApi, handles, page_limit
+from perdure.core.work import StartRequest
+from perdure.engine.api.api import Api, Caller, NamespaceApi, handles, page_limit
 from perdure.engine.services.named_events import HookSpec
 
 log = logging.getLogger("perdure.server")
@@ -66,18 +72,24 @@ async def put_webhook(api: NamespaceApi, r: PutWebhook) -> WebhookReply:
 
 
 async def _put(api: NamespaceApi, reply: WebhookReply) -> WebhookReply:
-    made = reply.webhook
-    await api.record("webhook.put", made.name, event=made.event, scheme=made.scheme.kind)
+    made, signal = reply.webhook, reply.webhook.signal
+    target = {"event": made.event} if signal is None else msgspec.structs.asdict(signal)
+    await api.record("webhook.put", made.name, scheme=made.scheme.kind, **target)
     return reply
 
 
 def _spec(r: PutWebhook) -> HookSpec:
     webhooks.check_name(r.name)
     webhooks.check_scheme(r.scheme)
-    event = r.event or webhook_events.default_event(r.scheme, r.name)
     key = r.key or webhook_events.default_key(r.scheme)
-    webhook_events.check_event(event)
     webhook_events.check_key(key)
+    if r.signal is not None:
+        if r.event:
+            raise InvalidInput("a request becomes an event or a signal, not both. Leave out event or signal.")
+        webhook_signals.check_target(r.signal)
+        return HookSpec(r.name, "", key, r.scheme, r.signal)
+    event = r.event or webhook_events.default_event(r.scheme, r.name)
+    webhook_events.check_event(event)
     return HookSpec(r.name, event, key, r.scheme)
 
 
@@ -141,6 +153,12 @@ class ReceivedHook(msgspec.Struct, frozen=True):
         request = {"body": body, "headers": webhook_events.shown_headers(headers)}
         return webhook_events.event_of(self.spec.name, self.spec.event, self.spec.key, request, self.fingerprint)
 
+    def signal_of(self, body: Any, headers: Mapping[str, str]) -> WebhookSignal:
+        """InvalidInput when the request does not say which run it is for."""
+        assert self.spec.signal is not None
+        request = {"body": body, "headers": webhook_events.shown_headers(headers)}
+        return webhook_signals.signal_of(self.spec.name, self.spec.signal, self.spec.key, request, self.fingerprint)
+
 
 async def check_hook(
     api: Api, namespace: str, name: str, headers: Mapping[str, str], body: bytes
@@ -166,3 +184,39 @@ async def receive_hook(api: Api, hook: ReceivedHook, event: WebhookEvent, payloa
     """The request becomes an event, once, however often it is sent."""
     source = f"webhook:{hook.spec.name}"
     return await api.engine.named_events.emit(hook.ns, event.name, payload, key=event.key, source=source)
+
+
+async def signal_hook(api: Api, namespace: str, hook: ReceivedHook, sent: WebhookSignal) -> bytes:
+    """The request becomes a message to one run, once, however often it is sent. Returns the id of the run.
+
+    The run that got this delivery before is looked for first: its key may belong to another run by now.
+    """
+    before = await api.engine.named_events.store.delivered_to(hook.ns, sent.key)
+    if before is not None:
+        return before
+    principal = Principal(subject=f"webhook:{hook.spec.name}", role=Role.OPERATOR)
+    space = NamespaceApi(api, hook.ns, Caller(principal, namespace, "rest"))
+    try:
+        return await _send_signal(space, hook, sent)
+    except (NotFound, NotRegistered) as e:
+        # A provider repeats what failed with 503, and the run may exist in a moment. Some take 404 for a dead address.
+        raise Unavailable(f"{e}. Send this delivery again later.") from e
+
+
+async def _send_signal(space: NamespaceApi, hook: ReceivedHook, sent: WebhookSignal) -> bytes:
+    target, value = hook.spec.signal, encode_json(sent.value)
+    assert target is not None
+    if not target.start:
+        run_id = await space.run_id(sent.run)
+        await space.call(messages.SIGNAL, SendSignal(ids.text(run_id), target.signal, value, sent.key))
+        return run_id
+    start = StartRequest(
+        namespace=space.caller.namespace,
+        workflow=target.start,
+        version="",
+        input=encode_input(sent.input),
+        key=sent.run_key,
+        registered_only=True,
+    )
+    request = SignalWithStart(start, target.signal, value, sent.key)
+    return (await space.call(messages.SIGNAL_WITH_START, request)).run_id

@@ -1,4 +1,4 @@
-"""Webhooks: signed requests from other systems that become events, without a Perdure credential.
+"""Webhooks: signed requests from other systems that become events or signals, without a Perdure credential.
 
 Laws:
 
@@ -6,7 +6,8 @@ Laws:
    before that holds.
 2. It fails closed, and says no more than that: a missing webhook, a missing namespace, and a missing, wrong or old signature get one and
    the same answer, after the same work.
-3. A delivery that comes twice is one event (core/webhook_events.py).
+3. A delivery that comes twice is one event (core/webhook_events.py) or one signal (core/webhook_signals.py). It is answered once that
+   is durable.
 4. Wrong signatures never delay right ones: the signature is checked first, and only refused requests are counted, per webhook and per
    client. The cost of a check is bounded: WEBHOOK_BODY_BYTES_MAX of the body are read, one row is looked up, and as many hashes are made as the webhook has secrets: two at most.
 """
@@ -20,15 +21,22 @@ import msgspec
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 
-from perdure.core import webhook_events, webhooks
+from perdure.core import ids, webhook_events, webhooks
 from perdure.core.access import NAMESPACE_CHARS_MAX
 from perdure.core.api import named_events as acts
-from perdure.core.api.named_events import ListWebhooks, PutWebhook, RotateWebhook, WebhookItem, WebhookRef
+from perdure.core.api.named_events import (
+    ListWebhooks,
+    PutWebhook,
+    RotateWebhook,
+    SignalTarget,
+    WebhookItem,
+    WebhookRef,
+)
 from perdure.core.durations import to_us
 from perdure.core.errors import InvalidInput, NotFound, RateLimited
-from perdure.core.limits import EXPR_CHARS_MAX, WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SECRET_CHARS_MAX
+from perdure.core.limits import EXPR_CHARS_MAX, NAME_CHARS_MAX, WEBHOOK_BODY_BYTES_MAX, WEBHOOK_SECRET_CHARS_MAX
 from perdure.core.webhooks import AFFIX_CHARS_MAX, SignatureScheme
-from perdure.engine.api.webhooks import check_hook, receive_hook
+from perdure.engine.api.webhooks import ReceivedHook, check_hook, receive_hook, signal_hook
 from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
 from perdure.server.context import Server
@@ -63,10 +71,35 @@ class PutWebhookRequest(m.Body):
         description="The name of the event that a request becomes, with expressions over `body` and `headers`. Without one it is that of the scheme.",
         examples=["order.paid", "github.${ headers['x-github-event'] }"],
     )
+    signal: Annotated[str, Field(max_length=NAME_CHARS_MAX)] = Field(
+        default="",
+        description="In place of `event`: the name of the signal that a request becomes. It goes to one run.",
+        examples=["paid"],
+    )
+    run: Annotated[str, Field(max_length=EXPR_CHARS_MAX)] = Field(
+        default="",
+        description="With `signal`: `key:` and the key of the run, or its id, with expressions over `body` and `headers`.",
+        examples=["key:order-${ body.order_id }"],
+    )
+    value: Annotated[str, Field(max_length=EXPR_CHARS_MAX)] = Field(
+        default="",
+        description="With `signal`: an expression for its value; the body unless given.",
+        examples=["body.amount"],
+    )
+    start: Annotated[str, Field(max_length=NAME_CHARS_MAX)] = Field(
+        default="",
+        description="With `signal`: the workflow of a run that is started under the key of `run` if none is active there.",
+        examples=["checkout"],
+    )
+    input: Annotated[str, Field(max_length=EXPR_CHARS_MAX)] = Field(
+        default="",
+        description="With `start`: an expression for the run's input. An object has the arguments by name; no arguments unless given.",
+        examples=["{order: body.order_id}"],
+    )
     scheme: Scheme = Field(default="standard", description="How the sender signs.")
     key: Annotated[str, Field(max_length=EXPR_CHARS_MAX)] = Field(
         default="",
-        description="An expression over `body` and `headers`: requests with the same key are one event. Without one it is that of the scheme.",
+        description="An expression over `body` and `headers`: requests with the same key are one event, or one signal. Without one it is that of the scheme.",
         examples=["body.id"],
     )
     header: Annotated[str, Field(max_length=AFFIX_CHARS_MAX)] = Field(
@@ -92,8 +125,15 @@ class RotateWebhookRequest(m.Body):
 
 class Webhook(BaseModel):
     name: str
-    event: str = Field(description="The name of the event that a request becomes, with expressions.")
-    key: str = Field(description="Requests with the same value of this expression are one event.")
+    event: str | None = Field(
+        description="The name of the event that a request becomes, with expressions; null beside a signal."
+    )
+    signal: str | None = Field(description="The name of the signal that a request becomes; null beside an event.")
+    run: str | None = Field(description="The run that gets the signal, with expressions.")
+    value: str | None = Field(description="An expression for the signal's value; null: the body.")
+    start: str | None = Field(description="The workflow of a run that is started if none is active under the key.")
+    input: str | None = Field(description="An expression for the input of the started run.")
+    key: str = Field(description="Requests with the same value of this expression are one event, or one signal.")
     scheme: Scheme = Field(description="How the sender signs.")
     header: str | None = Field(description="Scheme `hmac`: the header that holds the signature.")
     url: str = Field(description="Where the sender is to POST to.")
@@ -111,7 +151,8 @@ class WebhookWithSecret(Webhook):
 def _fields(caller: RestCaller, w: WebhookItem) -> dict[str, Any]:
     return {
         "name": w.name,
-        "event": w.event,
+        "event": w.event or None,
+        **{name: w.signal and (getattr(w.signal, name) or None) for name in SignalTarget.__struct_fields__},
         "key": w.key,
         "scheme": w.scheme.kind,
         "header": w.scheme.header or None,
@@ -152,7 +193,9 @@ async def put_webhook(
 ) -> WebhookWithSecret:
     """Create a webhook, or change one. Without `secret` an existing one keeps its secret."""
     scheme = SignatureScheme(body.scheme, body.header, body.algorithm, body.prefix, body.encoding)
-    made = await caller.call(acts.PUT_WEBHOOK, PutWebhook(name, body.event, scheme, body.key, body.secret))
+    target = SignalTarget(body.signal, body.run, body.value, body.start, body.input)
+    signal = target if target != SignalTarget("", "") else None
+    made = await caller.call(acts.PUT_WEBHOOK, PutWebhook(name, body.event, scheme, body.key, body.secret, signal))
     response.status_code = 201 if made.is_new else 200
     return WebhookWithSecret(**_fields(caller, made.webhook), secret=made.secret)
 
@@ -197,7 +240,7 @@ async def receive(
     namespace: Annotated[str, Path(min_length=1, max_length=NAMESPACE_CHARS_MAX)],
     name: Annotated[str, Path(min_length=1, max_length=webhooks.NAME_CHARS_MAX)],
 ) -> Response:
-    """A request of a webhook. It becomes an event, once, however often it is sent."""
+    """A request of a webhook. It becomes an event or a signal, once, however often it is sent."""
     server: Server = request.app.state.server
     body: bytes = request.state.value or b""
     headers = _headers(request)
@@ -208,16 +251,30 @@ async def receive(
     value = _value(headers.get("content-type", ""), body)
     if (asked := webhook_events.challenge(hook.spec.scheme, value)) is not None:
         return _json({"challenge": asked})
+    reply = await (
+        _signal(server, namespace, hook, value, headers) if hook.spec.signal else _event(server, hook, value, headers)
+    )
+    # Slack shows a body to the person who gave the command, and takes no other status for a success.
+    return Response() if hook.spec.scheme.kind == webhooks.SLACK else reply
+
+
+async def _event(server: Server, hook: ReceivedHook, value: Any, headers: webhooks.Headers) -> Response:
     event = hook.event_of(value, headers)
     emitted = await receive_hook(server.api, hook, event, _encoded(value))
-    # Slack shows a body to the person who gave the command.
-    return (
-        Response() if hook.spec.scheme.kind == webhooks.SLACK else _json({"id": str(emitted.id), "event": event.name})
-    )
+    return _json({"id": str(emitted.id), "event": event.name})
 
 
-def _json(answer: dict[str, str]) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+async def _signal(
+    server: Server, namespace: str, hook: ReceivedHook, value: Any, headers: webhooks.Headers
+) -> Response:
+    assert hook.spec.signal is not None
+    _encoded(value)  # what cannot be kept is refused as for an event
+    run_id = await signal_hook(server.api, namespace, hook, hook.signal_of(value, headers))
+    return _json({"run_id": ids.text(run_id), "signal": hook.spec.signal.signal}, 202)
+
+
+def _json(answer: dict[str, str], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
 def _headers(request: Request) -> dict[str, str]:
