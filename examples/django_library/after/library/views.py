@@ -8,7 +8,6 @@ from django.views.decorators.http import require_GET, require_POST
 from library.models import Book, Hold, Member
 from library.tasks import confirm
 from library.workflows import picked_up, prepare_hold, stage
-from perdure.errors import NotFound
 from perdure.frameworks.django import client, signal, start
 
 
@@ -33,10 +32,8 @@ def place_hold(request: HttpRequest) -> JsonResponse:
 @require_GET
 def hold(request: HttpRequest, pk: int) -> JsonResponse:
     found = get_object_or_404(Hold, pk=pk)
-    try:
-        now = client().query(stage, found.run) if found.run else ""
-    except NotFound:  # placed a moment ago
-        now = stage.default
+    is_underway = found.run and found.status in (Hold.Status.PLACED, Hold.Status.READY)
+    now = client().query(stage, found.run) if is_underway else ""
     return JsonResponse({"hold": found.pk, "status": found.status, "stage": now})
 
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from sqlalchemy.exc import IntegrityError
 
 from perdure import Perdure, in_transaction
-from perdure.errors import NotFound
 from perdure.frameworks.fastapi import PerdureClient, answer_errors, lifespan
 from shop.database import URL, DatabaseSession, engine
 from shop.fulfilment import approved, fulfil, step
@@ -30,6 +29,9 @@ async def database(app: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(title="Shop", lifespan=lifespan(partial(Perdure, URL), own=database))
 answer_errors(app)
+
+UNDERWAY = ("placed", "waiting for approval")
+"""Statuses of orders whose run hasn't ended. Retention removes the runs of the others."""
 
 
 class NewOrder(BaseModel):
@@ -65,10 +67,7 @@ async def state(order_id: int, session: DatabaseSession, client: PerdureClient) 
     order = await session.get(Order, order_id)
     if order is None:
         raise HTTPException(404, "there is no such order")
-    try:
-        now = await client.query(step, f"key:order-{order_id}")
-    except NotFound:
-        now = None  # the engine has not created the run yet, or retention has dropped it
+    now = await client.query(step, f"key:order-{order_id}") if order.status in UNDERWAY else None
     return OrderState(id=order.id, status=order.status, parcel=order.parcel, step=now)
 
 

@@ -26,8 +26,33 @@ class SqlRequest(msgspec.Struct, frozen=True):
     tries: int
 
 
+class RequestedStart(msgspec.Struct, frozen=True):
+    """A row of perdure.start that has not become a run."""
+
+    id: int
+    run_id: bytes
+    error: str | None
+    """Why it failed."""
+    tries: int
+    is_due: bool
+    due_us: int
+
+
+class StartLook(msgspec.Struct, frozen=True):
+    has_run: bool
+    start: RequestedStart | None
+
+
 class SqlRequestStore(Protocol):
     async def take(self, limit: int) -> list[SqlRequest]: ...
+    async def find_start(self, ns: int, run_id: bytes | None, key: str | None) -> StartLook:
+        """The run of this id or key, and the start that was asked for under it: there is one of them, or neither."""
+        ...
+
+    async def claim_start(self, id: int) -> SqlRequest | None:
+        """As `take`, this start alone. None: it is gone, failed, or claimed by another engine."""
+        ...
+
     async def begin(self, id: int, run: NewRun) -> bool:
         """One transaction: the request goes, the run comes. False: its key has a run, or another engine has carried it out."""
         ...

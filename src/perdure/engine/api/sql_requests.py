@@ -4,7 +4,8 @@
 
 Laws:
 
-1. A start is carried out in one transaction: the row goes and the run comes, under the id that the caller was answered.
+1. A start is carried out in one transaction: the row goes and the run comes, under the id that the caller was answered. A caller that
+   names the run before that has it carried out at once (engine/api/sql_starts.py).
 2. A signal and an event are sent under a key of their row, or their own, and then the row goes. An engine that dies in between leaves the row,
    and the act that is asked again under its key has no second effect.
 3. Requests are carried out in the order of their rows, as far as one engine claims them. A signal to a run whose start is still a row waits.
@@ -15,13 +16,10 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 import random
 from math import inf
 from time import monotonic
 from typing import Final
-
-import msgspec
 
 from perdure.core import ids
 from perdure.core.access import Principal, Role
@@ -29,15 +27,11 @@ from perdure.core.api import messages, named_events
 from perdure.core.api.act import KEY_PREFIX
 from perdure.core.api.messages import SendSignal
 from perdure.core.api.named_events import EmitEvent
-from perdure.core.application_limits import SQL_REQUEST_TRIES_MAX, SQL_REQUESTS_KEPT_S
-from perdure.core.attributes import start_attributes
-from perdure.core.errors import NotFound, PerdureError, RunFinished, Unavailable, clip
-from perdure.core.work import StartRequest
+from perdure.core.application_limits import SQL_REQUESTS_KEPT_S
+from perdure.core.errors import NotFound, RunFinished
 from perdure.engine.api.api import Api, Caller, NamespaceApi
 from perdure.engine.api.sql_request_port import SqlRequest
 from perdure.engine.services.service import Service
-
-log = logging.getLogger("perdure.engine")
 
 TAKEN_MAX: Final = 200
 """Requests that are claimed at a time."""
@@ -56,7 +50,7 @@ class SqlRequests(Service):
 
     def __init__(self, api: Api) -> None:
         super().__init__()
-        self._api, self._store = api, api.ports.sql_requests
+        self._api, self._store, self._starts = api, api.ports.sql_requests, api.sql_starts
         self._trim_at_s = monotonic() + TRIM_EVERY_S * random.random()
         self._busy_until_s = -inf
 
@@ -71,44 +65,8 @@ class SqlRequests(Service):
         return BUSY_POLL_S if monotonic() < self._busy_until_s else None
 
     async def _carry_out(self, one: SqlRequest) -> None:
-        try:
-            if one.tries > SQL_REQUEST_TRIES_MAX:  # engines died of it, and of nothing else
-                await self._failed(one, f"it was tried {SQL_REQUEST_TRIES_MAX} times")
-                return
-            match one.act:
-                case "start":
-                    await self._start(one)
-                case "signal":
-                    await self._signal(one)
-                case _:
-                    await self._emit(one)
-        except Unavailable:
-            raise
-        except PerdureError as e:
-            await self._failed(one, str(e))
-        except Exception as e:  # its row stays, and is due again in a moment; the others must not wait for it
-            log.exception("request %d in SQL, %s %s, failed", one.id, one.act, one.name)
-            if one.tries == SQL_REQUEST_TRIES_MAX:
-                await self._failed(one, f"{type(e).__name__}: {e}")
-
-    async def _start(self, one: SqlRequest) -> None:
-        assert one.run_id is not None
-        engine, options = self._api.engine, msgspec.json.decode(one.options)
-        request = StartRequest(
-            workflow=one.name,
-            version="",
-            input=one.payload.encode(),
-            key=one.key or "",
-            timeout_us=options.get("timeout_us", 0),
-            attributes=start_attributes(options["attributes"]) if options.get("attributes") else b"",
-        )
-        run = await engine.new_runs.make(one.run_id, one.ns, request)
-        version = (one.ns, one.name, run.version)
-        if not engine.flows.knows_input(version):
-            await engine.flows.find_input(version)
-        engine.flows.check_input(version, request.input)
-        if await self._store.begin(one.id, run):
-            engine.events.runs_begun.publish(1)
+        acts = {"start": self._starts.carry_out, "signal": self._signal}
+        await self._starts.settle(one, acts.get(one.act, self._emit))
 
     async def _signal(self, one: SqlRequest) -> None:
         run = f"{KEY_PREFIX}{one.run_key}" if one.run_id is None else ids.text(one.run_id)
@@ -131,8 +89,5 @@ class SqlRequests(Service):
 
     def _of(self, one: SqlRequest) -> NamespaceApi:
         principal = Principal(subject=f"sql:{one.by}", role=Role.ADMIN)
-        return NamespaceApi(self._api, one.ns, Caller(principal, one.namespace, "sdk"))
-
-    async def _failed(self, one: SqlRequest, why: str) -> None:
-        log.warning("request %d in SQL, %s %s, cannot be carried out: %s", one.id, one.act, one.name, why)
-        await self._store.fail(one.id, clip(why))
+        # A signal whose run another engine is about to start must not hold up the requests behind it.
+        return NamespaceApi(self._api, one.ns, Caller(principal, one.namespace, "sdk"), begins_starts=False)
