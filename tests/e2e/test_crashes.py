@@ -60,7 +60,7 @@ async def test_killing_engines_and_the_database_at_random_loses_and_doubles_noth
         assert await count(dsn, "select count(*) from perdure.task where lost > 0") > 0
         assert await count(dsn, "select count(*) from perdure.run where epoch > 1") > 0
         assert sum(c.get("sessions_reaped", 0) for c in counters) > 0
-        assert all(t["examined"] for n, t in tallies.items() if n not in (2, 13, 15, 17, 20, 23, 24)), tallies
+        assert all(t["examined"] for n, t in tallies.items() if n not in (2, 13, 15, 17, 20, 23, 24, 26, 27)), tallies
 
 
 async def _all_awake(engines: list[EngineProcess]) -> None:

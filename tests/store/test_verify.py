@@ -9,7 +9,7 @@ import pty
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ import msgspec
 import pytest
 
 import perdure
-from perdure import Blob, Perdure, task, wf, workflow
+from perdure import Approval, Blob, Handle, Perdure, Retry, Signal, task, wf, workflow
+from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.invariants import INVARIANTS, NEEDS
-from perdure.errors import InvalidInput
+from perdure.core.messages import SignalMessage
+from perdure.errors import InvalidInput, NotFound, RunFailed, RunFinished
 from perdure.payloads.objects import ObjectStores
 from perdure.programs import verify_ledger as ledgers
 from perdure.programs.verify_ledger import read_ledger, read_starts, sorted_ledger
@@ -29,7 +31,9 @@ from perdure.store import verify as verifier
 from perdure.store import verify_payloads
 from perdure.store.verify import verify
 from perdure.testing.ledger import Ledger, Starts
+from perdure.wire.codec import decode_events, encode_events, encode_message
 from tests.cli.live import perdure as perdure_command
+from tests.fakes.waiting import until
 
 open_ledger: list[Ledger] = []
 
@@ -133,7 +137,11 @@ async def test_without_ledger_starts_or_rest_only_the_database_itself_is_judged(
         (8, "without an effect", "update perdure.task set attempts = 2 where seq = 1"),
         (9, "the run is in epoch 0", "update perdure.run set epoch = 0"),
         (14, "early", "update perdure.history set at = at - interval '1 hour' where seq > 5"),
-        (17, "message", "insert into perdure.inbox (ns, run_id, body) select ns, run_id, '' from perdure.run"),
+        (
+            17,
+            "message",
+            "insert into perdure.inbox (ns, run_id, body, kind) select ns, run_id, '', 'signal' from perdure.run",
+        ),
         (17, "promise", "insert into perdure.promise select run_id, 'p', ns, now() from perdure.run"),
         (17, "key", "insert into perdure.run_key values (1, 'k', gen_random_uuid(), '')"),
         (17, "commit_log", "insert into perdure.commit_log values (99, 1)"),
@@ -159,7 +167,7 @@ async def test_the_program_answers_by_exit_code_json_and_text(dsn: str, files: t
     sound = _program(dsn, "--ledger", str(files[0]), "--starts", str(files[1]), "--at-rest", "--json")
     assert sound.returncode == 0, sound.stderr
     assert {t["number"]: t["violations"] for t in json.loads(sound.stdout)} == dict.fromkeys(INVARIANTS, 0)
-    nothing_to_see = (2, 13, 15, 16, 17, 19, 20, 23, 24)
+    nothing_to_see = (2, 13, 15, 16, 17, 19, 20, 23, 24, 26, 27, 28)
     assert all(t["examined"] for t in json.loads(sound.stdout) if t["number"] not in nothing_to_see)
     await execute(dsn, f"delete from perdure.history where run_id = '{runs[0]}' and seq = 1")
     torn = _program(dsn)
@@ -192,6 +200,158 @@ def _on_terminal(dsn: str) -> str:
     os.close(ours)
     process.wait(120)
     return shown.decode()
+
+
+# -- messages ------------------------------------------------------------------------------------------------------------
+
+word = Signal("verified_word", str)
+deal = Approval("verified_deal", assignees=["ada"])
+broken: set[str] = set()
+
+
+@task(name="verified_spoken", retry=Retry(1))
+async def spoken(name: str) -> str:
+    if name in broken:
+        raise ValueError(name)
+    return name
+
+
+@workflow(name="verified_conversation")
+async def conversation(name: str, n: int) -> str:
+    first = await word.next()
+    if first == "on":
+        wf.continue_as_new(name, n + 1)
+    await deal.wait(details=n)
+    await spoken(name)
+    await deal.wait(details=n + 10)
+    return await word.next()
+
+
+@pytest.fixture
+async def talk(dsn: str) -> AsyncIterator[dict[str, str]]:
+    """A run that has failed with a word set aside, one that has continued, and one that was retried. What is active waits for an answer."""
+    broken.clear()
+    broken.update({"failed", "retried"})
+    async with Perdure(dsn) as client:
+        handles = {
+            name: await client.start(conversation.options(key=name), name, 0) for name in ("failed", "chain", "retried")
+        }
+        await handles["chain"].signal(word, "on")
+        for handle in handles.values():
+            await handle.signal(word, "go")
+        for name, handle in handles.items():
+            await until(lambda handle=handle: _answered(handle))
+            if name in broken:
+                with pytest.raises(RunFailed):
+                    await handle.result("10s")
+        broken.clear()
+        await handles["retried"].retry()
+        await until(lambda: _asks(dsn, 2))
+        yield {name: handle.id for name, handle in handles.items()}
+
+
+async def _answered(handle: Handle[str]) -> bool:
+    try:
+        return await handle.approve(deal, by="ada")
+    except (NotFound, RunFinished):
+        return False
+
+
+async def _asks(dsn: str, questions: int) -> bool:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return (
+            await connection.fetchval("select count(*) from perdure.promise where asked and resolved_at is null")
+            == questions
+        )
+    finally:
+        await connection.close()
+
+
+async def wrong(dsn: str) -> dict[int, list[str]]:
+    return {t.number: [e.what for e in t.examples] for t in await verify(dsn) if t.violations}
+
+
+async def test_messages_in_their_places_are_clean(dsn: str, talk: dict[str, str]) -> None:
+    assert await wrong(dsn) == {}
+    examined = {t.number: t.examined for t in await verify(dsn)}
+    assert examined[27] == 3 and examined[28]
+
+
+BODY = encode_message(SignalMessage("w", b"1")).hex()
+FAILED = "(select run_id from perdure.run_key where key = 'failed')"
+LAST = "(select run_id from perdure.run_key where key = 'chain')"
+FIRST = "(select run_id from perdure.run_chain limit 1)"
+SET_ASIDE = (
+    "insert into perdure.set_aside_message (id, ns, run_id, kind, name, body, at, reason) values (999, 1, {run}, 'signal', 'w', '\\x"
+    + BODY
+    + "', now(), '{reason}')"
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "statement"),
+    [
+        (
+            26,
+            "waits in the inbox",
+            f"insert into perdure.inbox (ns, run_id, body, kind) values (1, {FAILED}, '\\x{BODY}', 'signal')",
+        ),
+        (
+            26,
+            "waits in the inbox",
+            f"insert into perdure.inbox (ns, run_id, body, kind) values (1, {FIRST}, '\\x{BODY}', 'signal')",
+        ),
+        (26, "and the run is active", SET_ASIDE.format(run=LAST, reason="failed")),
+        (26, "and the run is failed", SET_ASIDE.format(run=FAILED, reason="success")),
+        (26, "and the run is continued", SET_ASIDE.format(run=FIRST, reason="success")),
+        (26, "does not exist", SET_ASIDE.format(run="gen_random_uuid()", reason="success")),
+        (28, "which continued as", f"update perdure.run_key set run_id = {FIRST} where key = 'chain'"),
+        (28, "and continued as", f"update perdure.run_chain set head = {FIRST}"),
+        (28, "and does not exist", "update perdure.run_chain set head = gen_random_uuid()"),
+        (28, "has 2 active runs", "update perdure.run_queue set key = 'chain'"),
+        (4, "asks something else", "update perdure.promise set question = '\\x00' where asked and resolved_at is null"),
+        (4, "and the history has its value", "update perdure.promise set resolved_at = null where asked"),
+        (
+            4,
+            "does not ask for it",
+            f"insert into perdure.promise (run_id, name, ns, created_at) values ({LAST}, 'other', 1, now())",
+        ),
+        (2, "which does not name it", "delete from perdure.run_key where key = 'retried'"),
+    ],
+)
+async def test_a_message_in_the_wrong_place_is_found(
+    dsn: str, talk: dict[str, str], number: int, what: str, statement: str
+) -> None:
+    await execute(dsn, statement)
+    found = await wrong(dsn)
+    assert number in found and any(what in one for one in found[number]), found
+
+
+async def test_an_answer_without_its_question_is_found(dsn: str, talk: dict[str, str]) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        run = await connection.fetchval(f"select {LAST}")
+        rows = await connection.fetch("select seq, body from perdure.history where run_id = $1", run)
+        for r in rows:
+            events = decode_events(r["body"])
+            if any(type(e) is ev.PromiseCreated for e in events):
+                kept = [
+                    msgspec.structs.replace(e, spec=b'{"title":"x","quorum":1,"reject_quorum":1}')
+                    if type(e) is ev.PromiseCreated
+                    else e
+                    for e in events
+                ]
+                await connection.execute(
+                    "update perdure.history set body = $1 where run_id = $2 and seq = $3",
+                    encode_events(kept),
+                    run,
+                    r["seq"],
+                )
+    finally:
+        await connection.close()
+    found = await wrong(dsn)
+    assert any("that was not asked" in one for one in found[27]), found
 
 
 # -- the ledger's files --------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from perdure.core.invariants.rows import (
     TaskColumns,
     TaskPath,
 )
-from perdure.core.invariants.run_fold import RunFold, check_deadline, check_keys, check_promises, unopened, unreadable
+from perdure.core.invariants.run_fold import RunFold, unopened, unreadable
+from perdure.core.invariants.run_rows import check_answers, check_deadline, check_keys, check_promises
 
 __all__ = [
     "AT_REST",
@@ -57,6 +58,7 @@ __all__ = [
     "Tally",
     "TaskColumns",
     "TaskPath",
+    "check_answers",
     "check_attempts",
     "check_deadline",
     "check_executions",

@@ -36,6 +36,9 @@ INVARIANTS: Final[dict[int, str]] = {
     23: "the audit log is complete, unchanged and in order",
     24: "stored content that a history refers to is there, and has its SHA-256",
     25: "attempts of a task are on record from 1 without gaps; the last is the task's row",
+    26: "a message waits for an active run only, and is set aside only with the end of its run",
+    27: "an answer in a history is to a question that the run has asked",
+    28: "a key and a chain name their last run; a key has one active run at most",
 }
 LEDGER: Final = "--ledger"
 STARTS: Final = "--starts"

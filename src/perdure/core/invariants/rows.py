@@ -102,6 +102,9 @@ class StoredPromise(msgspec.Struct, frozen=True):
     name: str
     kind: str
     is_resolved: bool
+    is_asked: bool
+    """False: the value came before anything asked for it, or what asked for it was taken back."""
+    question: bytes
 
 
 class StoredTask(msgspec.Struct, frozen=True):

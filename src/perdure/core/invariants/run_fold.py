@@ -11,19 +11,18 @@ import msgspec
 from perdure.core import chain, ids
 from perdure.core import events as ev
 from perdure.core.errors import IllegalTransition
+from perdure.core.invariants.answers import Answers
 from perdure.core.invariants.expected import attributes_of, end_of, short, walk
 from perdure.core.invariants.findings import Findings
 from perdure.core.invariants.rows import (
     RunColumns,
-    StoredKey,
-    StoredPromise,
     StoredRun,
     StoredTask,
     TaskColumns,
     TaskPath,
 )
 from perdure.core.lifecycle import RunStatus, TaskStatus
-from perdure.core.limits import CLOCKS_APART_S_MAX, DEADLINE_LATE_S_MAX
+from perdure.core.limits import CLOCKS_APART_S_MAX
 from perdure.core.retry import TaskOptions
 from perdure.core.run_retry import effective
 from perdure.core.runstate import RunState
@@ -69,6 +68,7 @@ class RunFold:
         """Hashes of its rows, by the number of their last event."""
         self._terminal: tuple[int, ev.Event] | None = None
         self._fired: set[int] = set()
+        self.answers = Answers()
         self._fanouts: list[tuple[int, int]] = []
 
     def _violate(self, number: int, what: str) -> None:
@@ -121,6 +121,8 @@ class RunFold:
             f.examine(16)
             if self.keep_signals:
                 self.signals.append((event.name, event.value))
+        elif isinstance(event, ev.PromiseCreated | ev.PromiseResolved):
+            f.examine(27, self.answers.apply(seq, event))
         elif isinstance(event, ev.RunContinued):
             self.next_run = event.run_id
         elif isinstance(event, ev.RunForked):
@@ -443,42 +445,3 @@ def unopened(fold: RunFold, seq: int, last: int, epoch: int, at_us: int, finding
     if seq != fold.last + 1:
         findings.violate(3, fold.text, f"event {fold.last} is followed by event {seq}")
     fold.last, fold.epoch, fold.last_epoch, fold.last_us = last, max(fold.epoch, epoch), epoch, at_us
-
-
-def check_deadline(fold: RunFold, stored: StoredRun, now_us: int, findings: Findings) -> None:
-    if not stored.active or fold.broken or not fold.state.deadline_us:
-        return
-    findings.examine(14)
-    late_us = now_us - fold.state.deadline_us
-    if late_us > DEADLINE_LATE_S_MAX * 1_000_000:
-        findings.violate(14, fold.text, f"active {late_us / 1e6:.0f} s after its deadline")
-
-
-def check_keys(fold: RunFold, keys: Sequence[StoredKey], findings: Findings, *, active: bool) -> None:
-    """Rows of run_key that name this run. A run that has ended may have passed its key on; so may one that was retried since."""
-    if fold.closed:
-        return
-    s = fold.started
-    for k in keys:
-        findings.examine(2)
-        if s is None or (k.ns, k.key, k.input_hash) != (fold.ns, s.key, fold.input_hash):
-            what = (
-                f"the key {k.key!r} of namespace {k.ns} names this run, which was not started under it with that input"
-            )
-            findings.violate(2, fold.text, what)
-    if s is not None and s.key and active and not keys and not fold.retries and not s.parent_id:
-        findings.examine(2)
-        findings.violate(2, fold.text, f"active under the key {s.key!r}, which does not name it")
-
-
-def check_promises(fold: RunFold, promises: Sequence[StoredPromise], findings: Findings) -> None:
-    """The kind of a promise is that of its creation. One that was resolved before it was created is a plain promise."""
-    for p in promises:
-        created = fold.state.promises.get(p.name)
-        if created is None or fold.broken:
-            continue
-        findings.examine(4)
-        kind = ev.PROMISE_WORDS[created.kind]
-        if p.kind != kind and not (p.is_resolved and p.kind == ev.PROMISE_WORDS[ev.PromiseKind.PLAIN]):
-            what = f"column kind of the promise {p.name!r} is {p.kind}, the history says {kind}"
-            findings.violate(4, fold.text, what)
