@@ -25,6 +25,10 @@ check:
 long *args:
     uv run python -m tools.checks.long {{args}}
 
+# Random stories of messages and their runs, judged by a model: `just messages 7 20000`; story 12 alone: `just messages 7 12-13`.
+messages seed count:
+    uv run python -m tests.messages.tell {{seed}} {{count}}
+
 # Write the recorded times of test files into tests/durations.json, after `just long`.
 durations:
     uv run python -m tools.checks.durations

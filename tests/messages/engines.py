@@ -1,0 +1,107 @@
+"""Two engines on one database, in this process. Either can be killed: it says nothing more, and another one takes its place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import asyncpg
+
+from perdure import Perdure
+from perdure.core import ids
+from perdure.errors import Unavailable
+from perdure.sdk.client.handles import Handle
+from perdure.testing.mortal import EXPIRED_S, settle_lost
+from tests.messages.programs import DAG, GRAPH
+
+CALL_S: Final = 30.0
+
+
+class Lost(Exception):
+    """There is no answer, and whether it was done is unknown."""
+
+
+class MortalEngine(Perdure):
+    died: asyncio.Future[None]
+
+    async def die(self) -> None:
+        self.died.set_result(None)
+        self._backend.close()
+        stopped = self.engine.abandon()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(10):
+                await asyncio.gather(*stopped, return_exceptions=True)
+                if self.worker is not None:
+                    await self.worker.close()
+        await self._transactions.close()
+        await self.store.close()
+
+
+class Engines:
+    def __init__(self, dsn: str, pool: Any) -> None:
+        self._dsn, self.pool = dsn, pool
+        self._up: list[MortalEngine] = []
+        self._killing = asyncio.Lock()
+        self.kills = 0
+
+    async def _open(self) -> MortalEngine:
+        one = MortalEngine(self._dsn, tune_gc=False, tracing=False, auto_migrate=False)
+        one.died = asyncio.get_running_loop().create_future()
+        await one.__aenter__()
+        return one
+
+    async def begin(self) -> None:
+        self._up = [await self._open(), await self._open()]
+        await self._up[0].deploy(GRAPH)
+        await self._up[0].deploy(DAG)
+
+    async def end(self) -> None:
+        for one in self._up:
+            await one.close()
+
+    async def call(self, which: int, make: Callable[[Any], Awaitable[Any]]) -> Any:
+        """What `make` does with the connection of an engine. Raises Lost when its engine dies first, or the database has another
+        engine's word for it."""
+        one = self._up[which % 2]
+        if one.died.done():  # its place is not taken yet
+            one = self._up[(which + 1) % 2]
+        work = asyncio.ensure_future(make(one))
+        await asyncio.wait({work, one.died}, timeout=CALL_S, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work}, timeout=1)
+            raise Lost
+        if one.died.done() and work.exception() is not None:
+            raise Lost
+        try:
+            return work.result()
+        except (Unavailable, asyncio.CancelledError) as e:
+            raise Lost from e
+
+    async def kill(self, which: int) -> None:
+        async with self._killing:
+            victim = self._up[which % 2]
+            session = victim.engine.session.id
+            await victim.die()
+            self.kills += 1
+            heir = self._up[(which + 1) % 2]
+            await heir.store.renew(session, EXPIRED_S, 0, 0)
+            await heir.store.reap(settle_lost)
+            self._up[which % 2] = await self._open()
+
+
+def handle(engine: Any, run: str) -> Handle[Any]:
+    return Handle(engine._backend, ids.parse(run), lambda data: data)
+
+
+@asynccontextmanager
+async def engines(dsn: str) -> AsyncIterator[Engines]:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
+        found = Engines(dsn, pool)
+        await found.begin()
+        try:
+            yield found
+        finally:
+            await found.end()

@@ -1,0 +1,955 @@
+"""One run and what is said to it: acts are drawn, done, and put down in the ledger. Then the model judges."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from perdure import Promise, flow
+from perdure.core.api import messages
+from perdure.engine.api.approvals import Ballot, Links
+from perdure.errors import (
+    ApprovalClosed,
+    ApprovalExpired,
+    Conflict,
+    NotAssigned,
+    NotFound,
+    PromiseAlreadyResolved,
+    RunFinished,
+)
+from perdure.sdk.client.keys import ApprovalDecision
+from tests.fakes.waiting import busy
+from tests.messages import records
+from tests.messages.engines import Engines, Lost, handle
+from tests.messages.model import (
+    ASKING,
+    Answer,
+    Judge,
+    Ledger,
+    Order,
+    Past,
+    Place,
+    Question,
+    Sent,
+    Set,
+    follow,
+    judge_fork,
+)
+from tests.messages.programs import (
+    DAG_ORDERS,
+    PEOPLE,
+    bad,
+    board,
+    cart,
+    change,
+    deal,
+    do,
+    fin,
+    moved,
+    quick,
+    reader,
+    word,
+)
+
+STYLES: Final = ("code", "code", "code", "graph", "dag")
+APPROVALS: Final = {"ask": deal, "board": board, "late": quick}
+WAIT_S: Final = 30.0
+ACTS: Final = {
+    "say": 14,
+    "say_again": 3,
+    "order": 10,
+    "satisfy": 16,
+    "early_value": 2,
+    "second_value": 2,
+    "pause": 2,
+    "late": 2,
+    "stale_vote": 2,
+    "burst": 4,
+    "stop": 1,
+    "delegate": 2,
+    "ask_update": 2,
+}
+ORDERS: Final = {
+    "code": {"hear": 6, "ask": 4, "board": 2, "value": 3, "event": 3, "update": 3, "try": 2, "must": 2, "again": 2},
+    "graph": {"hear": 6, "ask": 4, "board": 2, "event": 3, "must": 2},
+}
+
+
+class Broken(AssertionError):
+    """A promise is broken."""
+
+
+class Story:
+    def __init__(self, engines: Engines, number: int, seed: str, *, kills: bool = False) -> None:
+        self.e, self.number, self.random, self._kills = engines, number, Random(seed), kills
+        self.base = (number + 1) * 1_000
+        self._next = self.base + 100
+        self.style = self.random.choice(STYLES)
+        self.steps: list[str] = []
+        self.ledger = Ledger()
+        self.run = ""
+        """The first run of the chain."""
+        self.status = "active"
+        self.mine = Past("", [])
+        """What the code has, as far as the senders know."""
+        self.answers: dict[Question, Answer] = {}
+        self.keys: list[tuple[str, int]] = []
+        self.updates: dict[int, asyncio.Task[None]] = {}
+        self.chain_ended = False
+
+    # ---- acts on engines
+
+    def new(self) -> int:
+        self._next += 1
+        return self._next
+
+    async def call(self, make: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await self.e.call(self.random.randrange(2), make)
+
+    async def surely(self, make: Callable[[Any], Awaitable[Any]], *fine: type[Exception]) -> Any:
+        """What may be done twice is repeated until there is an answer. `fine`: what a repetition may be refused with."""
+        for n in range(20):
+            try:
+                return await self.call(make)
+            except Lost:
+                continue
+            except fine:
+                if n == 0:
+                    raise
+                return None
+        raise Broken("no answer in 20 tries")
+
+    def note(self, what: str) -> None:
+        self.steps.append(what)
+
+    # ---- what there is
+
+    async def begin(self) -> None:
+        key = f"story-{self.number}"
+        match self.style:
+            case "code":
+                made = await self.surely(
+                    lambda e: e.start(reader.options(key=key, on_conflict="attach"), self.base, [])
+                )
+            case "graph":
+                made = await self.surely(
+                    lambda e: e.start(flow("graph_reader").options(key=key, on_conflict="attach"), n=self.base)
+                )
+            case _:
+                made = await self.surely(
+                    lambda e: e.start(flow("dag_reader").options(key=key, on_conflict="attach"), n=self.base)
+                )
+                self.mine.orders = [Order(act, self.base + i) for i, act in enumerate(DAG_ORDERS, 1)]
+                self.ledger.orders = [Sent(o.n, "program") for o in self.mine.orders]
+        self.run = made.id
+        self.note(f"start {self.style} {self.run}")
+
+    def place(self) -> Place:
+        """Where the code is, or will be. Steps that nobody waits for are taken on the way."""
+        while True:
+            r = follow(self.mine, self.answers)
+            n = r.place.n
+            if r.place.what == "step":
+                if n in bad:
+                    self.mine.failed.add(n)
+                else:
+                    self.mine.results[n] = n + 1
+            elif r.place.what == "again":
+                self.mine = Past("", r.log, r.orders, r.words, r.unused, updates=r.updates)
+            else:
+                return r.place
+
+    async def last(self) -> str:
+        run = self.run
+        while found := await self.e.pool.fetchval("select successor from perdure.run where run_id = $1", run):
+            run = str(found)
+        return run
+
+    async def until_status(self, *wanted: str) -> str:
+        for n in range(int(WAIT_S * 40)):
+            last = await self.last()
+            status = await self.e.pool.fetchval(
+                "select case when stuck is not null then 'stuck: ' || stuck else 'active' end from perdure.run_queue where run_id = $1 union all select status from perdure.run where run_id = $1 and successor is null",
+                last,
+            )
+            if status in wanted:
+                return status
+            if status is not None and status.startswith("stuck"):
+                raise Broken(f"the run {last} is {status}")
+            await busy(min(0.005 * (n + 1), 0.05))
+        raise Broken(f"the run {last} is {status}, and should be {wanted}; it should be at {self.place()}")
+
+    # ---- saying words
+
+    async def say(self, sender: str, *, key: bool, may_be_aside: frozenset[str] = frozenset()) -> bool:
+        value = self.new()
+        name = f"k{value}" if key else ""
+        try:
+            taken = await self.call(lambda e: word.send_on(e._backend, self.run, value, key=name))
+        except Lost:
+            if key:
+                taken = None
+                with suppress(RunFinished):
+                    taken = await self.surely(lambda e: word.send_on(e._backend, self.run, value, key=name))
+                if taken is None:
+                    self.ledger.words.append(Sent(value, sender, False, may_be_aside))
+                    return False
+            else:
+                self.ledger.words.append(Sent(value, sender, False, may_be_aside))
+                self.note(f"{value}?")
+                return False
+        except RunFinished:
+            await self.settle()  # a question that nobody answered may have brought the code to its end meanwhile
+            if self.status in ("active", "paused") and not may_be_aside:
+                raise Broken(f"the word {value} is refused, and the run is {self.status}") from None
+            return False
+        if self.status not in ("active", "paused"):
+            raise Broken(f"the word {value} is taken, and the run is {self.status}")
+        if taken is False and not key:
+            raise Broken(f"the word {value} counts as a repetition")
+        self.ledger.words.append(Sent(value, sender, True, may_be_aside))
+        self.mine.words.append(value)
+        if key:
+            self.keys.append((name, value))
+        self.note(f"{sender}:{value}{'k' if key else ''}")
+        return True
+
+    async def do_say(self) -> None:
+        for _ in range(self.random.randint(1, 3)):
+            await self.say(self.random.choice("xyz"), key=self.random.random() < 0.5)
+
+    async def do_say_again(self) -> None:
+        if not self.keys:
+            return
+        name, value = self.random.choice(self.keys)
+        try:
+            is_new = await self.surely(lambda e: word.send_on(e._backend, self.run, value, key=name))
+        except RunFinished:
+            if self.status in ("active", "paused"):
+                raise Broken(f"the repeated word {value} is refused, and the run is {self.status}") from None
+            return
+        self.note(f"again {value}")
+        if is_new:
+            raise Broken(f"the word {value} was taken a second time under its key")
+
+    async def order(self, act: str) -> Order:
+        one = Order(act, self.new())
+        if self.style == "dag":
+            assert act == "end"
+            await self.surely(lambda e: fin.send_on(e._backend, self.run, one.n, key=f"o{one.n}"))
+        else:
+            data = {"act": act, "n": one.n}
+            await self.surely(lambda e: do.send_on(e._backend, self.run, data, key=f"o{one.n}"))
+        self.ledger.orders.append(Sent(one.n, "orders"))
+        self.mine.orders.append(one)
+        self.note(f"order {act} {one.n}")
+        return one
+
+    async def do_order(self) -> None:
+        if self.status not in ("active", "paused") or self.style == "dag":
+            return
+        kinds = dict(ORDERS[self.style])
+        if self.has_failed():
+            kinds.pop("try", 0), kinds.pop("must", 0)
+        act = self.random.choices([*kinds], [*kinds.values()])[0]
+        if act in ("try", "must"):
+            await self.step(act)
+            return
+        await self.order(act)
+        self.place()
+
+    def has_failed(self) -> bool:
+        """Or will have: at most one step fails at a time."""
+        return any(o.n in self.mine.failed or o.n in bad for o in self.mine.orders)
+
+    async def step(self, act: str, *, fails: bool | None = None) -> None:
+        """The step is bad before the order is given."""
+        n = self._next + 1
+        if fails or (fails is None and self.random.random() < 0.6):
+            bad.add(n)
+        await self.order_step(act, n)
+        await self.settle()
+
+    async def order_step(self, act: str, n: int) -> None:
+        assert self.new() == n
+        data = {"act": act, "n": n}
+        await self.surely(lambda e: do.send_on(e._backend, self.run, data, key=f"o{n}"))
+        self.ledger.orders.append(Sent(n, "orders"))
+        self.mine.orders.append(Order(act, n))
+        self.note(f"order {act} {n}{' (bad)' if n in bad else ''}")
+
+    async def settle(self) -> None:
+        """The end that the code has come to, if it has."""
+        if self.status != "active":
+            return
+        what = self.place().what
+        if what == "failed":
+            await self.until_status("failed")
+            self.status = "failed"
+            self.note("failed")
+        elif what == "end":
+            await self.until_status("success")
+            self.status = "success"
+            self.note("success")
+
+    # ---- giving what the code waits for
+
+    async def do_satisfy(self) -> None:
+        if self.status != "active":
+            return
+        place = self.place()
+        match place.what:
+            case "word":
+                await self.say(self.random.choice("xyz"), key=self.random.random() < 0.5)
+            case "ask" | "board" | "late":
+                await self.decide(place)
+            case "value":
+                await self.resolve(place.n)
+            case "event":
+                await self.emit(place.n)
+            case "update":
+                self.ask_update()
+            case _:
+                return
+        await self.settle()
+
+    async def opened(self, place: Place) -> str:
+        """The run that asks this now."""
+        question = list(place.question or ())
+        for n in range(int(WAIT_S * 40)):
+            last = await self.last()
+            row = await self.e.pool.fetchrow(
+                "select p.name, p.spec, p.resolved_at from perdure.promise p join perdure.run_queue q using (run_id) where p.run_id = $1 and p.name = $2 and p.asked",
+                last,
+                self.promise(place),
+            )
+            if row is not None and msgspec.json.decode(row["spec"]).get("details") == question:
+                if row["resolved_at"] is not None:
+                    raise Broken(
+                        f"{row['name']} of run {last} asks {question} and is decided, and nobody has decided it"
+                    )
+                return last
+            await busy(min(0.005 * (n + 1), 0.05))
+        raise Broken(f"run {last} should ask {self.promise(place)} {question}")
+
+    def promise(self, place: Place) -> str:
+        name = ASKING[place.what]
+        return name if place.nth == 1 else f"{name}#{place.nth}"
+
+    async def decide(self, place: Place) -> None:
+        assert place.question is not None
+        run = await self.opened(place)
+        approves = self.random.random() < 0.75 or self.style == "dag" and False
+        people = self.random.sample(PEOPLE, 2) if place.what == "board" else ["ada"]
+        votes: list[int] = []
+        value = 0
+        for i, who in enumerate(people):
+            value = self.new()
+            votes.append(value)
+            self.ledger.votes[value] = place.question
+            decided = await self.vote(run, place, who, value, approves=approves, by_link=self.random.random() < 0.2)
+            if decided is None and i < len(people) - 1:
+                continue
+            if decided is not None and decided != (i == len(people) - 1):
+                raise Broken(f"vote {i + 1} of {len(people)} on {place}: decided is {decided}")
+        kind = ASKING[place.what]
+        self.answers[place.question] = Answer(kind, approves, tuple(votes), value if approves else None)
+        self.ledger.decided[place.question] = set(votes)
+        self.note(f"{'yes' if approves else 'no'} {place.question} {votes}")
+
+    async def vote(self, run: str, place: Place, who: str, value: int, *, approves: bool, by_link: bool) -> bool | None:
+        """Whether it decides. None: the engine died before it could say so, and the vote is there now."""
+        approval = APPROVALS[place.what]
+        given: Any = value if self.style == "code" else {"v": value}
+        if by_link:
+            try:
+                url = await self.surely(lambda e: self._link(e, run, place, who))
+                after = await self.call(
+                    lambda e: self._by_link(e, url, given if approves else None, str(value), approves)
+                )
+                return after.resolved_us is not None
+            except Lost:
+                pass  # used or not: the same person votes again
+        decision = ApprovalDecision(by=who, comment=str(value), nth=place.nth)
+
+        def cast(e: Any) -> Awaitable[bool]:
+            if not approves:
+                return approval.reject_on(e._backend, run, decision)
+            return self._approve(e, run, self.promise(place), given, decision)
+
+        try:
+            return await self.surely(cast, ApprovalClosed, RunFinished, NotFound)
+        except (ApprovalClosed, RunFinished):
+            if by_link:
+                return None
+            raise
+
+    async def _approve(self, e: Any, run: str, name: str, value: Any, decision: ApprovalDecision) -> bool:
+        from perdure.core.api import approvals as acts
+
+        asked = acts.AnswerApproval(run, name, True, msgspec.json.encode(value), decision.comment, decision.by)
+        return (await e._backend.call(acts.ANSWER, asked)).resolved_us is not None
+
+    async def _link(self, e: Any, run: str, place: Place, who: str) -> str:
+        from perdure.core.api import approvals as acts
+
+        link = acts.CreateLink(run, "approval", self.promise(place), who, 0)
+        return (await e._backend.call(acts.CREATE_LINK, link)).url
+
+    async def _by_link(self, e: Any, url: str, value: Any, comment: str, approves: bool) -> Any:
+        links = Links(e.api)
+        link = await links.read(url.rpartition("/")[2])
+        return await links.answer(link, Ballot(approves, value, comment))
+
+    async def resolve(self, n: int) -> None:
+        value = self.new()
+        sent = Sent(value, "v")
+        try:
+            await self.call(lambda e: Promise(f"p{n}", int).resolve_on(e._backend, self.run, value))
+        except Lost:
+            self.ledger.values.setdefault(n, []).append(Sent(value, "v", False))
+            value = self.new()
+            try:
+                await self.surely(lambda e: Promise(f"p{n}", int).resolve_on(e._backend, self.run, value))
+                self.ledger.values[n].append(Sent(value, "v"))
+            except PromiseAlreadyResolved:
+                value = self.ledger.values[n][0].value
+            self.mine.values.setdefault(n, value)
+            return
+        except PromiseAlreadyResolved:
+            if n not in self.ledger.values:
+                raise Broken(f"the promise {n} counts as resolved, and nobody has resolved it") from None
+            return
+        if any(s.is_sure for s in self.ledger.values.get(n, [])):
+            raise Broken(f"the promise {n} took a second value")
+        self.ledger.values.setdefault(n, []).append(sent)
+        self.mine.values[n] = value
+        self.note(f"value {n} = {value}")
+
+    async def do_early_value(self) -> None:
+        """Before the code asks for it."""
+        if self.status in ("active", "paused") and self.style == "code" and self.place().what != "value":
+            n = self._next + 2
+            await self.resolve(n)
+            if self._next + 1 == n:
+                await self.order("value")
+
+    async def do_second_value(self) -> None:
+        if self.status in ("active", "paused") and self.mine.values:
+            n = self.random.choice([*self.mine.values])
+            with suppress(PromiseAlreadyResolved, Lost):
+                value = self.new()
+                await self.call(lambda e: Promise(f"p{n}", int).resolve_on(e._backend, self.run, value))
+                raise Broken(f"the promise {n} took a second value, {value}")
+
+    async def emit(self, n: int) -> None:
+        name = f"event:moved{n // 1_000 % 16}" if self.style == "code" else "event:moved"
+        for i in range(int(WAIT_S * 40)):
+            last = await self.last()
+            specs = await self.e.pool.fetch(
+                "select spec from perdure.promise where run_id = $1 and kind = 'event' and resolved_at is null and asked and name like $2",
+                last,
+                f"{name}%",
+            )
+            if any(str(n) in r["spec"] or self.style == "dag" for r in specs):
+                break
+            await busy(min(0.005 * (i + 1), 0.05))
+        else:
+            raise Broken(f"run {last} should wait for the event {n}")
+        event = moved(n) if self.style == "code" else type(moved(n))("moved", dict[str, int])
+        await self.surely(lambda e: event.emit_on(e._backend, {"n": n}, key=f"e{n}-{self.run}"))
+        self.ledger.emitted.add(n)
+        self.mine.events.append(n)
+        self.note(f"event {n}")
+
+    def ask_update(self) -> None:
+        value = self.new()
+        self.mine.updates.append(value)
+        self.updates[value] = asyncio.create_task(self._ask(value))
+        self.note(f"update {value}")
+
+    async def _ask(self, value: int) -> None:
+        self.ledger.updates[value] = "unknown"
+        try:
+            reply = await self.surely(
+                lambda e: change.ask_on(e._backend, self.run, value, key=f"u{value}", within_s=25)
+            )
+        except TimeoutError:  # the code does not ask for it
+            return
+        except RunFinished:
+            self.ledger.updates[value] = "finished"
+            return
+        if reply != value + 1:
+            raise Broken(f"the update {value} was answered {reply}")
+        self.ledger.updates[value] = "answered"
+
+    async def do_ask_update(self) -> None:
+        if self.status == "active" and self.style == "code" and len(self.mine.updates) < 3:
+            self.ask_update()
+
+    # ---- lifecycle
+
+    async def do_pause(self) -> None:
+        if self.status != "active":
+            return
+        self.note("pause")
+        await self.surely(lambda e: handle(e, self.run).pause(), Conflict)
+        self.status = "paused"
+        for _ in range(self.random.randint(0, 3)):
+            await self.say(self.random.choice("xyz"), key=True)
+
+    async def resume(self) -> None:
+        self.note("resume")
+        for _ in range(400):
+            with suppress(Conflict):  # its owner has not read the request yet
+                await self.surely(lambda e: handle(e, self.run).resume(), Conflict)
+                self.status = "active"
+                return
+            await busy(0.02)
+        raise Broken("a run that was to be paused cannot be resumed")
+
+    async def do_late(self) -> None:
+        """An answer that comes about when the time for it is over."""
+        if self.status != "active" or self.style == "dag" or self.place().what != "order":
+            return
+        one = await self.order("late")
+        r = follow(self.mine, self.answers)
+        question = next((e[1] for e in reversed(r.log) if e[0] == "late"), None)
+        if question is None or question[0] != one.n:
+            return
+        last = await self.last()
+        asked = sum(o.act == "late" for o in self.mine.orders)
+        if self.random.random() < 0.5:
+            await self.order("late")  # a second question of the name follows at once
+        await busy(self.random.uniform(0.01, 0.075))
+        place = Place("late", one.n, (question[0], question[1], question[2]), asked)
+        value = self.new()
+        self.ledger.votes[value] = place.question or (0, "", 0)
+        try:
+            decided = await self.vote(last, place, "ada", value, approves=True, by_link=False)
+        except (ApprovalExpired, ApprovalClosed, NotFound, RunFinished):
+            return
+        self.note(f"late answer {value} to {place.question}")
+        if decided:
+            self.ledger.decided[place.question or (0, "", 0)] = {value}
+
+    async def do_stale_vote(self) -> None:
+        """On a question that is decided, or of a person who is not asked."""
+        if self.status != "active":
+            return
+        place = self.place()
+        value = self.new()
+        if place.what == "board":
+            run = await self.opened(place)
+            with suppress(NotAssigned, Lost):
+                await self.call(
+                    lambda e: board.reject_on(
+                        e._backend, run, ApprovalDecision(by="eve", comment=str(value), nth=place.nth)
+                    )
+                )
+                raise Broken("eve was heard, and nobody had asked her")
+        elif place.what == "order" and self.answers and self.mine.orders:
+            last = await self.last()
+            done = [o for o in self.mine.orders if o.act == "ask"]
+            if not done:
+                return
+            with suppress(ApprovalClosed, NotFound, RunFinished, Lost):
+                decision = ApprovalDecision(by="ada", comment=str(value), nth=len(done))
+                await self.call(lambda e: deal.reject_on(e._backend, last, decision))
+                raise Broken(f"question {len(done)} was decided a second time")
+
+    async def do_delegate(self) -> None:
+        if self.status != "active" or self.place().what != "board":
+            return
+        place = self.place()
+        run = await self.opened(place)
+        from perdure.core.api import approvals as acts
+
+        asked = acts.DelegateApproval(run, self.promise(place), "dan", "cyd")
+        with suppress(Conflict, NotAssigned):
+            await self.surely(lambda e: e._backend.call(acts.DELEGATE, asked), Conflict, NotAssigned)
+        votes = []
+        for who in ("dan", "ada"):
+            value = self.new()
+            votes.append(value)
+            self.ledger.votes[value] = place.question or (0, "", 0)
+            await self.vote(run, place, who, value, approves=True, by_link=False)
+        assert place.question is not None
+        self.answers[place.question] = Answer("board", True, tuple(votes), votes[-1])
+        self.ledger.decided[place.question] = set(votes)
+        self.note(f"delegated {place.question} {votes}")
+        await self.settle()
+
+    async def do_burst(self) -> None:
+        """Messages while the run ends, fails, continues, is retried or loses its engine."""
+        if self.status == "failed":
+            await self.together(self.retry, may_be_aside=frozenset({"failed"}), status="failed")
+            self.status = "active"
+            await self.settle()
+            return
+        if self.status != "active" or self.place().what != "order":
+            return
+        kinds = {"code": ["fail", "again", "again", "fail"], "graph": ["fail"], "dag": []}[self.style]
+        if not kinds:
+            return
+        match self.random.choice(kinds):
+            case "again":
+                await self.together(lambda: self.order("again"))
+                self.place()
+            case _ if not self.has_failed():
+                n = self.new()
+                bad.add(n)
+                await self.together(lambda: self.order_step_in_burst(n), may_be_aside=frozenset({"failed"}))
+                await self.settle()
+            case _:
+                pass
+
+    async def order_step_in_burst(self, n: int) -> None:
+        data = {"act": "must", "n": n}
+        await self.surely(lambda e: do.send_on(e._backend, self.run, data, key=f"o{n}"))
+        self.ledger.orders.append(Sent(n, "orders"))
+        self.mine.orders.append(Order("must", n))
+        self.note(f"order must {n} (bad)")
+
+    async def together(
+        self, act: Callable[[], Awaitable[Any]], *, may_be_aside: frozenset[str] = frozenset(), status: str = ""
+    ) -> None:
+        self.note("burst")
+        before, self.status = self.status, "active"
+
+        async def sender(name: str) -> None:
+            for _ in range(self.random.randint(1, 6)):
+                await busy(self.random.uniform(0, 0.012))
+                taken = await self.say(
+                    name, key=self.random.random() < 0.3, may_be_aside=may_be_aside or self.any_end(status)
+                )
+                if not taken and may_be_aside and not status:
+                    return
+
+        async def acts() -> None:
+            await busy(self.random.uniform(0, 0.015))
+            await act()
+
+        await asyncio.gather(sender("x"), sender("y"), acts())
+        self.status = before if status == "" else "active"
+
+    @staticmethod
+    def any_end(status: str) -> frozenset[str]:
+        return frozenset()
+
+    async def retry(self) -> None:
+        self.note("retry")
+        for o in self.mine.orders:
+            bad.discard(o.n)
+        self.mine.failed.clear()
+        await self.surely(lambda e: handle(e, self.run).retry(), Conflict)
+
+    async def do_stop(self) -> None:
+        """Cancelled or terminated, perhaps while it is spoken to."""
+        if self.status not in ("active", "paused") or self.random.random() < 0.7:
+            return
+        ends = frozenset({"cancelled"})
+        for known in (self.ledger.words, self.ledger.orders):
+            known[:] = [s._replace(may_be_aside=s.may_be_aside | ends) for s in known]
+        stop = self.random.choice(["cancel", "terminate"])
+
+        async def act() -> None:
+            self.note(stop)
+            if stop == "cancel":
+                await self.surely(lambda e: handle(e, self.run).cancel(), RunFinished, Conflict)
+            else:
+                await self.surely(lambda e: handle(e, self.run).terminate(), RunFinished, Conflict)
+
+        if self.status == "paused" and stop == "cancel":
+            stop = "terminate"
+        await self.together(act, may_be_aside=ends)
+        await self.until_status("cancelled")
+        self.status = "cancelled"
+
+    # ---- the whole
+
+    async def tell(self, steps: int) -> None:
+        try:
+            await self.begin()
+            for _ in range(steps):
+                if self.status in ("cancelled", "success"):
+                    break
+                await self.one()
+            if self.status != "failed" or self.random.random() < 0.7:
+                await self.close()
+            await self.refused()
+            await self.judge()
+            if self.random.random() < 0.4:
+                await self.forked()
+                await self.judge()
+            if self.random.random() < 0.1:
+                await self.rerun()
+                await self.judge()
+            if self.random.random() < 0.3:
+                await self.deleted()
+        except Broken:
+            raise
+        finally:
+            for t in self.updates.values():
+                t.cancel()
+
+    async def one(self) -> None:
+        if self.status == "paused" and self.random.random() < 0.4:
+            await self.resume()
+            await self.settle()
+        elif self.status == "failed":
+            await (self.do_burst() if self.random.random() < 0.5 else self.retried())
+        else:
+            if self._kills and self.random.random() < 0.04:
+                self.note("kill")
+                await self.e.kill(self.random.randrange(2))
+            act = self.random.choices([*ACTS], [*ACTS.values()])[0]
+            await getattr(self, f"do_{act}")()
+
+    async def retried(self) -> None:
+        await self.retry()
+        self.status = "active"
+        await self.settle()
+
+    async def close(self) -> None:
+        """The run succeeds, whatever that takes."""
+        if self.status == "cancelled":
+            return
+        for _ in range(60):
+            await self.settle()
+            match self.status:
+                case "paused":
+                    await self.resume()
+                    await self.settle()
+                case "failed":
+                    await self.retried()
+                case "success":
+                    return
+                case _ if self.place().what == "order":
+                    await (self.order("end") if self.random.random() < 0.4 else self.end_in_a_burst())
+                    await self.settle()
+                case _:
+                    await self.do_satisfy()
+        raise Broken(f"the run does not end: {self.place()}, {self.status}")
+
+    async def end_in_a_burst(self) -> None:
+        await self.together(lambda: self.order("end"), may_be_aside=frozenset({"success", "failed"}))
+
+    async def refused(self) -> None:
+        """After its end a run takes nothing."""
+        with suppress(RunFinished, Lost):
+            value = self.new()
+            await self.call(lambda e: word.send_on(e._backend, self.run, value))
+            raise Broken(f"the word {value} is taken, and the run is {self.status}")
+
+    async def chain(self) -> list[Past]:
+        found: list[Past] = []
+        run = self.run
+        while run:
+            history = await self.surely(lambda e, run=run: handle(e, run).history())
+            found.append(records.past(run, self.style, history, self.base))
+            run = found[-1].next_run
+        return found
+
+    async def left(self, chain: list[Past]) -> list[Set]:
+        runs = [p.run for p in chain]
+        rows = await self.e.pool.fetch(
+            "select run_id, kind, body, reason, id from perdure.set_aside_message where run_id = any($1::uuid[]) "
+            "union all select run_id, kind, body, '', id from perdure.inbox where run_id = any($1::uuid[]) order by id",
+            runs,
+        )
+        found = [records.left(r["run_id"].bytes, r["kind"], r["body"], r["reason"]) for r in rows]
+        return [s for s in found if s is not None]
+
+    async def judge(self) -> None:
+        for value, asked in self.updates.items():
+            if self.status in ("success", "cancelled"):
+                try:
+                    await asyncio.wait_for(asked, WAIT_S)
+                except TimeoutError:
+                    raise Broken(f"the update {value} is never answered") from None
+        chain = await self.chain()
+        left = await self.left(chain)
+        wrong = Judge(self.ledger, chain, left).judge()
+        if chain[-1].end != self.status:
+            wrong.append(f"run {chain[-1].run} is {chain[-1].end or 'active'}, and should be {self.status}")
+        if wrong:
+            raise Broken("\n".join(wrong[:10]))
+
+    async def forked(self) -> None:
+        """A fork of the last run, perhaps with another result of a step, which goes on by itself."""
+        last = await self.last()
+        history = await self.surely(lambda e: handle(e, last).history())
+        at = self.random.randint(1, len(history))
+        taken = history[:at]
+        if any(type(r.event).__name__ == "CancelRequested" for r in taken):
+            return  # it would be cancelled, too
+        steps = records.steps(taken)
+        edits: dict[str, int] = {}
+        edited = self.random.choice([*steps]) if steps and self.random.random() < 0.6 else 0
+        child = Story(self.e, self.number, f"{self.base}:fork")
+        child.style, child.base, child._next = self.style, self.base, self.base + 600
+        if edited:
+            edits[str(steps[edited])] = child.new()
+        self.note(f"fork {last} at {at} {edits}")
+        try:
+            made = await self.call(lambda e: handle(e, last).fork(at, edits))
+        except Lost:
+            return
+        child.run = made.id
+        child.steps = self.steps
+        copied = await self.surely(lambda e: handle(e, child.run).history())
+        end = next(i for i, r in enumerate(copied) if type(r.event).__name__ == "RunForked")
+        source = records.past(last, self.style, taken, self.base)
+        child.mine = records.past(child.run, self.style, copied[:end], self.base)
+        wrong = judge_fork(child.mine, source, self.ledger.votes, edited)
+        if edited and child.mine.results.get(edited) != edits[str(steps[edited])]:
+            wrong.append(
+                f"the fork has the result {child.mine.results.get(edited)} of step {edited}, and should have {edits}"
+            )
+        if wrong:
+            raise Broken("\n".join(wrong))
+        child.inherit(self.ledger)
+        await child.settle()
+        if child.status == "active" and child.place().what == "order" and self.style != "dag":
+            await child.order("ask" if self.random.random() < 0.5 else "hear")
+        await child.close()
+        await child.judge()
+
+    def inherit(self, known: Ledger) -> None:
+        """What came with the copied history."""
+        mine = self.mine
+        self.ledger.votes = dict(known.votes)
+        self.ledger.words = [s for s in known.words if s.value in mine.words]
+        self.ledger.orders = [s for s in known.orders if s.value in [o.n for o in mine.orders]]
+        self.ledger.values = {n: [Sent(v, "v")] for n, v in mine.values.items()}
+        for a in mine.answers:
+            question = known.votes[a.votes[0]]
+            self.answers.setdefault(question, a)
+            self.ledger.decided[question] = set(a.votes)
+
+    async def rerun(self) -> None:
+        """A new run: it has no messages."""
+        try:
+            made = await self.call(lambda e: handle(e, self.run).rerun())
+        except Lost:
+            return
+        self.note(f"rerun {made.id}")
+        history = await self.surely(lambda e: handle(e, made.id).history())
+        fresh = records.past(made.id, self.style, history, self.base)
+        heard = fresh.words or fresh.values or fresh.answers or fresh.events or fresh.updates
+        if heard or (fresh.orders and self.style != "dag"):
+            raise Broken(f"a run that was started anew has messages: {fresh}")
+        await self.surely(lambda e: handle(e, made.id).terminate(), RunFinished, Conflict)
+
+    async def deleted(self) -> None:
+        """Nothing is left."""
+        chain = [p.run for p in await self.chain()]
+        for run in reversed(chain):
+            await self.surely(lambda e, run=run: handle(e, run).delete(), NotFound, Conflict)
+        for table in ("inbox", "set_aside_message", "promise", "vote", "message_key", "update_answer", "history"):
+            n = await self.e.pool.fetchval(
+                f"select count(*) from perdure.{table} where run_id = any($1::uuid[])", chain
+            )
+            if n:
+                raise Broken(f"{n} rows of a deleted run are in {table}")
+        with suppress(NotFound, Lost):
+            value = self.new()
+            await self.call(lambda e: word.send_on(e._backend, self.run, value))
+            raise Broken("a word is taken for a run that was deleted")
+
+
+class Carts(Story):
+    """Runs that end when nobody has said anything for a while. Whoever speaks starts one, or adds to the one that is there."""
+
+    async def tell(self, steps: int) -> None:
+        self.style = "cart"
+        key = f"cart-{self.number}"
+
+        async def sender(name: str) -> None:
+            for _ in range(steps // 2):
+                value = self.new()
+                self.ledger.words.append(Sent(value, name))
+                at = len(self.ledger.words) - 1
+                speak = self.random.randrange(2)
+                try:
+                    await self.e.call(speak, lambda e, value=value: self._add(e, key, value))
+                except Lost:
+                    self.ledger.words[at] = Sent(value, name, False)
+                await busy(self.random.choice([0, 0.01, 0.03, 0.045]) * self.random.random() * 2)
+
+        async def killer() -> None:
+            for _ in range(2 if self._kills else 0):
+                await busy(self.random.uniform(0.05, 0.5))
+                await self.e.kill(self.random.randrange(2))
+
+        await asyncio.gather(*(sender(name) for name in "xyz"), killer())
+        for _ in range(int(WAIT_S * 20)):
+            if not await self.e.pool.fetchval("select count(*) from perdure.run_queue where key = $1", key):
+                break
+            await busy(0.05)
+        else:
+            raise Broken(f"a cart under {key} does not end")
+        rows = await self.e.pool.fetch("select run_id, status from perdure.run where key = $1 order by run_id", key)
+        heard: list[int] = []
+        for r in rows:
+            self.run = str(r["run_id"])
+            heard += msgspec.json.decode(await self.surely(lambda e: handle(e, self.run).result("5s")))
+        self.note(f"{len(rows)} carts")
+        self._judge_carts(heard)
+
+    async def _add(self, e: Any, key: str, value: int) -> Any:
+        start = cart.options(key=key)
+        request = start._request(e._backend, start.signature.encode_call((), {}))
+        return await e._backend.call(
+            messages.SIGNAL_WITH_START, messages.SignalWithStart(request, word.name, word.encode(value))
+        )
+
+    def _judge_carts(self, heard: list[int]) -> None:
+        wrong = [f"{v} is in {heard.count(v)} carts" for v in heard if heard.count(v) > 1]
+        for s in self.ledger.words:
+            if s.is_sure and s.value not in heard:
+                wrong.append(f"{s.value} of {s.sender} is in no cart")
+        for sender in "xyz":
+            mine = [s.value for s in self.ledger.words if s.sender == sender]
+            order = [v for v in heard if v in mine]
+            if order != [v for v in mine if v in order]:
+                wrong.append(f"what {sender} put into the carts came as {order}, and was sent as {mine}")
+        if wrong:
+            raise Broken("\n".join(wrong))
+
+
+async def told(engines: Engines, number: int, seed: str, steps: int) -> str | None:
+    """None: every promise was kept. Else what was not, and how it came to that."""
+    kind = Carts if number % 8 == 5 else Story
+    story = kind(engines, number, f"{seed}:{number}", kills=number % 10 == 9)
+    try:
+        async with asyncio.timeout(240):
+            await story.tell(steps)
+    except (Exception, asyncio.CancelledError) as e:
+        what = str(e) if isinstance(e, Broken) else "".join(traceback.format_exception(e)[-4:])
+        told = "\n  ".join(story.steps)
+        return f"story {number} of seed {seed}, style {story.style}:\n{what}\n  {told}\n{await _shown(story)}"
+    return None
+
+
+async def _shown(story: Story) -> str:
+    """The history of its last run."""
+    try:
+        last = await story.last()
+        history = await story.surely(lambda e: handle(e, last).history())
+        row = await story.e.pool.fetchrow(
+            "select owner, status, wake_at, stuck, paused_at, waiting_on, halted from perdure.run_queue where run_id = $1",
+            last,
+        )
+        inbox = await story.e.pool.fetchval("select count(*) from perdure.inbox where run_id = $1", last)
+    except Exception as e:
+        return f"its history cannot be read: {e!r}"
+    events = " ".join(f"{r.seq}:{type(r.event).__name__}" for r in history)
+    return f"  {last}: {events}\n  row {dict(row) if row else None}, inbox {inbox}"
