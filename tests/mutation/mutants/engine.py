@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant(
         "attempts-are-asked-for-while-their-rows-are-written",
         "engine/tasks/flight.py",
-        "return self.row and self.run is not None and (self.run.writing or bool(self.run.pending))",
+        "return self.row and self.run is not None and (self.run.writing is not None or bool(self.run.pending))",
         "return False",
         "server/test_old_epochs.py::test_an_attempt_whose_row_is_being_written_belongs_to_no_other_engine",
     ),
@@ -42,9 +42,9 @@ MUTANTS = [
     ),
     Mutant(
         "runs-permission-dropped",
-        "engine/runs/delivery.py",
-        "if allowed and message.name not in run.state.resolved:",
-        "if message.name not in run.state.resolved:",
+        "core/runstate.py",
+        "        return not self.is_resolved(promise) and (authorized or not is_restricted(created))\n",
+        "        return not self.is_resolved(promise)\n",
         "engine/test_delivery.py",
     ),
     Mutant(
@@ -164,13 +164,6 @@ MUTANTS = [
         "engine/services/claims.py",
         "        except Unavailable as e:\n            raise ClaimInDoubt(str(e)) from e\n",
         "        except Unavailable:\n            raise\n",
-        "engine/test_claims.py",
-    ),
-    Mutant(
-        "claims-swap-two-statements",
-        "engine/services/claims.py",
-        "        for run, _ in reads:\n            self._deliver(messages.get(run.id, []))\n        self._timers.fire()  # after",
-        "        self._timers.fire()\n        for run, _ in reads:\n            self._deliver(messages.get(run.id, []))  # after",
         "engine/test_claims.py",
     ),
     Mutant(
@@ -305,5 +298,72 @@ MUTANTS = [
         "        self._flows.check_input(version, plan.input)\n",
         "",
         "e2e/test_event_starts.py::test_what_cannot_start_is_recorded_and_holds_up_nothing",
+    ),
+    Mutant(
+        "sql-starts-delay-unexplained",
+        "engine/api/sql_starts.py",
+        "if not start.is_due and not start.tries:",
+        "if False:",
+        "e2e/test_requested_starts.py::test_a_delayed_start_does_not_begin_early",
+    ),
+    Mutant(
+        "sql-starts-failed-blocks-its-key",
+        "engine/api/messages.py",
+        """        return await api.begin_requested(key=key)
+    except NotFound:
+        return False""",
+        """        return await api.begin_requested(key=key)
+    except KeyError:
+        return False""",
+        "e2e/test_requested_starts.py::test_a_signal_that_may_start_a_run_leaves_its_key_to_the_transaction",
+    ),
+    Mutant(
+        "delivery-answer-goes-along",
+        "engine/runs/delivery.py",
+        "                    if not question:  # an answer stays with the run that asked\n                        run.unseen.append(message)",
+        "                    run.unseen.append(message)",
+        "e2e/test_message_stories.py",
+    ),
+    Mutant(
+        "delivery-signal-is-not-noted-as-unread",
+        "engine/runs/delivery.py",
+        "            case SignalMessage():\n                run.unseen.append(message)\n",
+        "            case SignalMessage():\n",
+        "e2e/test_message_stories.py",
+    ),
+    Mutant(
+        "commands-successor-without-what-came-last",
+        "engine/runs/commands.py",
+        "            *run.unseen,  # it arrived while the code decided to continue as new\n",
+        "",
+        "e2e/test_message_stories.py",
+    ),
+    Mutant(
+        "commands-successor-without-values",
+        "engine/runs/commands.py",
+        "            *(PromiseMessage(name, value) for name, value in c.promises),\n",
+        "",
+        "e2e/test_message_stories.py",
+    ),
+    Mutant(
+        "commands-successor-without-updates",
+        "engine/runs/commands.py",
+        "            *(UpdateMessage(u.id, u.name, u.value) for u in run.state.updates.values()),\n",
+        "",
+        "e2e/test_message_stories.py",
+    ),
+    Mutant(
+        "commands-successor-without-signals",
+        "engine/runs/commands.py",
+        "            *(SignalMessage(name, value) for name, value in c.signals),\n",
+        "",
+        "e2e/test_message_stories.py",
+    ),
+    Mutant(
+        "inbox-used-is-forgotten",
+        "engine/runs/delivery.py",
+        "            run.segment().extras.consumed.append(inbox_id)",
+        "            pass",
+        "e2e/test_message_stories.py",
     ),
 ]

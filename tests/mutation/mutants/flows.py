@@ -69,10 +69,10 @@ MUTANTS = [
         "flows/test_decider.py",
     ),
     Mutant(
-        "decider-drop-a-limit",
-        "flows/decide/decider.py",
-        "        if signals.buffered >= SIGNALS_BUFFERED_MAX:\n",
-        "        if signals.buffered < 0:\n",
+        "waits-drop-a-limit",
+        "core/waits.py",
+        "        if len(buffer) >= SIGNALS_BUFFERED_MAX:\n",
+        "        if len(buffer) < 0:\n",
         "flows/test_decider.py",
     ),
     Mutant(
@@ -127,16 +127,17 @@ MUTANTS = [
     Mutant(
         "decider-early-promise-lost",
         "core/waits.py",
-        "        self._values.setdefault(name, value)\n        if not authorized:",
-        "        if not authorized:",
+        "        self._values.put(e.name, e.question, e.value, authorized=e.authorized)\n        created = self._created.get(e.name)\n",
+        "        created = self._created.get(e.name)\n        if created is not None:\n            self._values.put(e.name, e.question, e.value, authorized=e.authorized)\n",
         "flows/test_corpus.py",
     ),
     Mutant(
         "decider-early-answer-always-authorized",
         "core/waits.py",
-        "        if not authorized:\n            self._unauthorized.add(name)\n",
-        "",
+        "e.value, authorized=e.authorized)",
+        "e.value, authorized=True)",
         "flows/test_decider.py",
+        "core/test_waits.py",
     ),
     Mutant(
         "decider-undo-before-everything-stopped",
@@ -172,5 +173,12 @@ MUTANTS = [
         'f"#{ord(c)};"',
         "c",
         "flows/test_drawing.py",
+    ),
+    Mutant(
+        "decider-messages-after-a-failure-lost",
+        "flows/decide/decider.py",
+        "self._unheard.append(record.event)",
+        "pass",
+        "flows/test_decider.py",
     ),
 ]

@@ -35,9 +35,9 @@ MUTANTS = [
     ),
     Mutant(
         "runtime-last-value-wins",
-        "core/waits.py",
-        "        self._values.setdefault(name, value)\n",
-        "        self._values[name] = value\n",
+        "core/questions.py",
+        "        if place in self._by_question:\n            return False\n",
+        "",
         "sdk/test_instance.py::test_of_two_values_for_a_promise_the_first_stands",
     ),
     Mutant(
@@ -179,5 +179,12 @@ MUTANTS = [
         "            one.interrupt.interrupt()\n",
         "            pass\n",
         "sdk/test_queries.py",
+    ),
+    Mutant(
+        "handover-loses-signals",
+        "sdk/workflow/transitions.py",
+        "phase.command.signals.append((e.name, e.value))",
+        "pass",
+        "e2e/test_message_stories.py",
     ),
 ]
