@@ -362,10 +362,10 @@ async def test_a_message_reaches_runs_of_its_own_namespace_alone(c: Any) -> None
     to: dict[str, Any] = {"run_id": RUN, "ns": NS, "body": b"x"}
     for query, args in (
         ("send_message", {**to, "kind": "signal", "name": "s"}),
-        ("resolve_promise", {**to, "name": "p", "authorized": True, "question": b""}),
-        ("ask_update", {**to, "id": "u", "name": "n"}),
+        ("resolve_promise", {**to, "name": "p", "authorized": True, "question": b"", "pending_max": 10}),
+        ("ask_update", {**to, "id": "u", "name": "n", "pending_max": 10}),
         ("send_messages", {"runs": [(RUN, NS)], "messages": [(1, b"x", None, RUN, "signal", "s")], "pending_max": 10}),
-        ("send_message_once", {**to, "key": "k", "hash": b"h", "name": "s"}),
+        ("send_message_once", {**to, "key": "k", "hash": b"h", "name": "s", "pending_max": 10}),
     ):
         await fetch(c, query, **args)
         assert await c.fetchval("select count(*) from perdure.inbox") == 0, query

@@ -15,16 +15,21 @@ import pytest
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, LimitReached, NotFound, RunFinished, Unavailable
+from perdure.core.limits import MESSAGES_PENDING_MAX
 from perdure.core.message_life import Ending
-from perdure.core.messages import CancelMessage, Message, SignalMessage, kind_of, name_of
+from perdure.core.message_limits import HELD, NOT_THERE, REPEATED, TAKEN
+from perdure.core.messages import CancelMessage, Message, SignalMessage, TerminateMessage, kind_of, name_of
 from perdure.core.work import RunView
 from perdure.engine.commits.rows import Batch, CloseRow, EndedRow
 from perdure.engine.commits.store import EndsRefused, NotCommitted
 from perdure.engine.events import EngineEvents
 from perdure.engine.ports import SendRow
 from perdure.engine.runs import inbox as module
-from perdure.engine.runs.inbox import HELD, NOT_THERE, REPEATED, TAKEN, InboxWriter
+from perdure.engine.runs.inbox import InboxWriter
+from perdure.store.approvals import PostgresApprovals
+from perdure.store.definitions import PostgresDefinitions
 from perdure.store.postgres import PostgresStore
+from perdure.store.updates import PostgresUpdates
 from perdure.wire.codec import decode_message, encode_events, encode_message
 from tests.fakes.rows import start_row
 from tests.fakes.waiting import holds, turns, until
@@ -330,22 +335,137 @@ async def test_what_waits_is_bounded(store: PostgresStore, session: Session, mon
         one.put(NS, run_id, signal(b"x" * 11))
 
 
-async def test_messages_for_a_run_that_no_engine_has_are_bounded_and_requests_to_stop_are_not(
-    store: PostgresStore, session: Session, sql: Any, monkeypatch: pytest.MonkeyPatch
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+async def through_inbox(store: PostgresStore, run_id: bytes) -> None:
+    await box(store).send(NS, run_id, signal(b"x"))
+
+
+async def through_idempotency_key(store: PostgresStore, run_id: bytes) -> None:
+    once = PostgresDefinitions(store.pool)
+    sent = await once.send_once(NS, f"k-{run_id.hex()}", b"h", run_id, SignalMessage("s", b"x"))
+    assert sent.sent
+
+
+async def through_promise(store: PostgresStore, run_id: bytes) -> None:
+    assert await store.resolve_promise(run_id, NS, "p", b"x", authorized=False) == (True, True)
+
+
+async def through_question(store: PostgresStore, run_id: bytes) -> None:
+    """An approval that asks nobody in particular is resolved by its question."""
+    assert await store.resolve_promise(run_id, NS, "open", b"x", authorized=False, question=b"q") == (True, True)
+
+
+async def through_update(store: PostgresStore, run_id: bytes) -> None:
+    assert (await PostgresUpdates(store.pool).ask((NS, run_id, "u"), "n", b"x")).known
+
+
+async def through_approval(store: PostgresStore, run_id: bytes) -> None:
+    async with PostgresApprovals(store.pool).hold(NS, run_id, "approval") as held:
+        await held.decide(b"x")
+
+
+async def through_link(store: PostgresStore, run_id: bytes) -> None:
+    async with PostgresApprovals(store.pool).hold(NS, run_id, "linked") as held:
+        assert await held.use_link(run_id, 2_000_000_000_000_000) and await held.resolve(b"x")
+
+
+DOORS = [
+    through_inbox,
+    through_idempotency_key,
+    through_promise,
+    through_question,
+    through_update,
+    through_approval,
+    through_link,
+]
+ASK = """
+insert into perdure.promise (run_id, name, ns, created_at, kind, spec, assignees, escalate_to, quorum, question)
+select $1, u.name, 1, now(), 'approval', '{"title": "t", "quorum": 1, "reject_quorum": 1}', '{}', '{}', 1, 'q' from unnest('{approval,open}'::text[]) as u(name)
+"""
+FILL = """
+insert into perdure.inbox (ns, run_id, body, kind, name)
+select 1, $1, 'x', 'signal', 'other' from generate_series(1, $2::int)
+"""
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_full_inbox_of_idle_run_refuses_sender_at_every_door(
+    store: PostgresStore, session: Session, sql: Any, door: Any
 ) -> None:
-    monkeypatch.setattr("perdure.store.inbox.MESSAGES_PENDING_MAX", 3)
-    owned, idle = await session.start(2)
-    await sql.execute("update perdure.run_queue set owner = null where run_id = $1", _uuid(idle))
-    one = box(store)
-    for _ in range(3):
-        await one.send(NS, idle, signal(b"x"))
-        await one.send(NS, owned, signal(b"x"))
-    with pytest.raises(LimitReached, match="MESSAGES_PENDING_MAX=.* unread messages and no engine executes it"):
-        await one.send(NS, idle, signal(b"x"))
-    assert await one.send(NS, owned, signal(b"x")), "its engine reads them"
-    assert await one.send(NS, idle, CancelMessage())
+    idle, owned, room = await session.start(3)
+    for run_id, waiting in (
+        (idle, MESSAGES_PENDING_MAX),
+        (owned, MESSAGES_PENDING_MAX),
+        (room, MESSAGES_PENDING_MAX - 1),
+    ):
+        await sql.execute(ASK, _uuid(run_id))
+        await sql.execute(FILL, _uuid(run_id), waiting)
+    await sql.execute("update perdure.run_queue set owner = null where run_id <> $1", _uuid(owned))
+    count = "select count(*) from perdure.inbox where run_id = $1"
+    with pytest.raises(LimitReached) as refused:
+        await door(store, idle)
+    assert str(refused.value) == (
+        f"run {ids.text(idle)} has MESSAGES_PENDING_MAX=10000 unread messages and no engine executes it. Resume it if it is paused, "
+        "or start a worker that serves it."
+    )
+    assert await sql.fetchval(count, _uuid(idle)) == MESSAGES_PENDING_MAX
+    await door(store, owned)
+    assert await sql.fetchval(count, _uuid(owned)) == MESSAGES_PENDING_MAX + 1, "its engine reads them"
+    await door(store, room)
+    assert await sql.fetchval(count, _uuid(room)) == MESSAGES_PENDING_MAX
     await sql.execute("delete from perdure.inbox where run_id = $1", _uuid(idle))
-    assert await one.send(NS, idle, signal(b"x"))
+    await door(store, idle)
+    assert await sql.fetchval(count, _uuid(idle)) == 1, "a refusal leaves nothing behind"
+
+
+async def test_requests_to_stop_a_run_with_full_inbox_are_taken(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    (idle,) = await session.start()
+    await sql.execute(FILL, _uuid(idle), MESSAGES_PENDING_MAX)
+    await sql.execute("update perdure.run_queue set owner = null, full_signals = '[\"s\"]'")
+    assert await box(store).send(NS, idle, CancelMessage())
+    assert await box(store).send(NS, idle, TerminateMessage("", ""))
+
+
+@pytest.mark.parametrize("door", [through_inbox, through_idempotency_key])
+async def test_full_signal_refuses_its_name_at_every_door(
+    store: PostgresStore, session: Session, sql: Any, door: Any
+) -> None:
+    (run_id,) = await session.start()
+    await sql.execute('update perdure.run_queue set full_signals = \'["r", "s"]\'')
+    with pytest.raises(LimitReached) as refused:
+        await door(store, run_id)
+    assert str(refused.value) == (
+        f"run {ids.text(run_id)} has SIGNALS_BUFFERED_MAX=10000 unread signals 's'. Send more when its code has read half of them."
+    )
+    assert await store.send_many([message_row(run_id, SignalMessage("t", b"x"))]) == [TAKEN]
+    await through_update(store, run_id)
+    assert await store.resolve_promise(run_id, NS, "s", b"x", authorized=False) == (True, True), (
+        "a promise, not a signal"
+    )
+    await sql.execute("update perdure.run_queue set full_signals = '[]'")
+    await door(store, run_id)
+
+
+async def test_repetition_is_recognized_before_a_limit_refuses(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    (run_id,) = await session.start()
+    updates, once = PostgresUpdates(store.pool), PostgresDefinitions(store.pool)
+    assert await box(store).send(NS, run_id, signal(b"x"), key="k")
+    await through_idempotency_key(store, run_id)
+    await through_promise(store, run_id)
+    await through_update(store, run_id)
+    await sql.execute(FILL, _uuid(run_id), MESSAGES_PENDING_MAX)
+    await sql.execute("update perdure.run_queue set owner = null, full_signals = '[\"s\"]'")
+    assert not await box(store).send(NS, run_id, signal(b"x"), key="k")
+    sent = await once.send_once(NS, f"k-{run_id.hex()}", b"h", run_id, SignalMessage("s", b"x"))
+    assert (sent.sent, sent.held) == (False, b"h")
+    assert await store.resolve_promise(run_id, NS, "p", b"x", authorized=False) == (True, False)
+    assert (await updates.ask((NS, run_id, "u"), "n", b"x")).known
 
 
 async def test_a_connection_that_breaks_leaves_the_sender_in_doubt_and_a_key_settles_it(

@@ -12,7 +12,9 @@ import msgspec
 from perdure.core import ids
 from perdure.core.api.approvals import ApprovalPage, ApprovalPosition
 from perdure.core.approvals import Standing, Vote, decode_spec
+from perdure.core.limits import MESSAGES_PENDING_MAX
 from perdure.core.links import SECRET_BYTES
+from perdure.core.message_limits import limit_error
 from perdure.core.questions import BY_NAME
 from perdure.engine.api.ports import AuditDetail
 from perdure.store.clashes import retried
@@ -137,8 +139,15 @@ class PostgresHeldApproval:
         )
 
     async def decide(self, message: bytes) -> None:
-        decided = await fetch_row(self._c, "decide_approval", run_id=self._run_id, name=self._name, body=message)
-        assert decided is not None, "it is ours, and was open a moment ago"
+        row = await fetch_row(
+            self._c,
+            "decide_approval",
+            run_id=self._run_id,
+            name=self._name,
+            body=message,
+            pending_max=MESSAGES_PENDING_MAX,
+        )
+        self._check_limits(row)
 
     async def resolve(self, message: bytes) -> bool:
         row = await fetch_row(
@@ -150,8 +159,15 @@ class PostgresHeldApproval:
             body=message,
             authorized=False,
             question=BY_NAME,
+            pending_max=MESSAGES_PENDING_MAX,
         )
+        self._check_limits(row)
         return bool(row["won"])
+
+    def _check_limits(self, row: Any) -> None:
+        """The error takes the transaction back: no vote counts, and no link is used up."""
+        if (refusal := limit_error(row["outcome"], self._run_id, self._name)) is not None:
+            raise refusal
 
     async def reassign(self, assignees: list[str], escalate_to: list[str]) -> None:
         await execute(

@@ -10,6 +10,8 @@ from perdure.core.api.schedules import ScheduleRequest
 from perdure.core.api.versions import VersionUse, WorkflowVersions
 from perdure.core.declared import split
 from perdure.core.errors import Conflict
+from perdure.core.limits import MESSAGES_PENDING_MAX
+from perdure.core.message_limits import limit_error
 from perdure.core.messages import SignalMessage
 from perdure.core.subscriptions import events_of
 from perdure.engine.api.ports import Deployment, Remembered, SentOnce
@@ -164,8 +166,17 @@ class PostgresDefinitions(PostgresPort):
         body = encode_message(message)
         for _ in range(TRIES):
             row = await self._row(
-                "send_message_once", ns=ns, key=key, hash=digest, run_id=run_id, name=message.name, body=body
+                "send_message_once",
+                ns=ns,
+                key=key,
+                hash=digest,
+                run_id=run_id,
+                name=message.name,
+                body=body,
+                pending_max=MESSAGES_PENDING_MAX,
             )
+            if row["hash"] is None and (refusal := limit_error(row["outcome"], run_id, message.name)) is not None:
+                raise refusal
             if row["hash"] is not None or not row["active"]:
                 return SentOnce(row["active"], row["sent"], row["hash"])
         raise Conflict(f"the idempotency key {key!r} is in use by another request at this moment; try again")

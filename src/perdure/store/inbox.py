@@ -9,6 +9,7 @@ from asyncpg import exceptions as pg
 
 from perdure.core.errors import Unavailable
 from perdure.core.limits import MESSAGES_PENDING_MAX
+from perdure.core.message_limits import limit_error
 from perdure.core.messages import Message, kind_of, name_of
 from perdure.engine.commits.store import NotCommitted, Poison
 from perdure.engine.ports import SendRow
@@ -74,6 +75,15 @@ class PostgresInbox(PostgresPort):
         self, run_id: bytes, ns: int, name: str, body: bytes, *, authorized: bool, question: bytes = b""
     ) -> tuple[bool, bool]:
         row = await self._row(
-            "resolve_promise", run_id=run_id, ns=ns, name=name, body=body, authorized=authorized, question=question
+            "resolve_promise",
+            run_id=run_id,
+            ns=ns,
+            name=name,
+            body=body,
+            authorized=authorized,
+            question=question,
+            pending_max=MESSAGES_PENDING_MAX,
         )
+        if (refusal := limit_error(row["outcome"], run_id, name)) is not None:
+            raise refusal
         return row["active"], row["won"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from perdure.core.limits import MESSAGES_PENDING_MAX
+from perdure.core.message_limits import limit_error
 from perdure.engine.services.updates import Place, SettledUpdate, UpdateSent, answer_of
 from perdure.store.clashes import retried
 from perdure.store.port import PostgresPort
@@ -14,7 +16,12 @@ from perdure.store.port import PostgresPort
 class PostgresUpdates(PostgresPort):
     async def ask(self, place: Place, name: str, body: bytes) -> UpdateSent:
         ns, run_id, id = place
-        return _asked(await self._row("ask_update", run_id=run_id, ns=ns, id=id, name=name, body=body))
+        row = await self._row(
+            "ask_update", run_id=run_id, ns=ns, id=id, name=name, body=body, pending_max=MESSAGES_PENDING_MAX
+        )
+        if (refusal := limit_error(row["outcome"], run_id, name)) is not None:
+            raise refusal
+        return _asked(row)
 
     async def find(self, place: Place) -> UpdateSent:
         ns, run_id, id = place

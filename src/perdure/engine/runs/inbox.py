@@ -25,10 +25,9 @@ import logging
 from collections import deque
 from typing import Final, Protocol
 
-from perdure.core.errors import InvalidInput, LimitReached, PerdureError, RunFinished, Unavailable
+from perdure.core.errors import InvalidInput, PerdureError, RunFinished, Unavailable
 from perdure.core.ids import no_run, text
 from perdure.core.limits import (
-    MESSAGES_PENDING_MAX,
     MESSAGES_PER_BATCH,
     MESSAGES_QUEUED_BYTES_MAX,
     MESSAGES_QUEUED_MAX,
@@ -36,6 +35,7 @@ from perdure.core.limits import (
     SUCCESSORS_MAX,
 )
 from perdure.core.message_life import InboxKind
+from perdure.core.message_limits import NOT_THERE, REPEATED, TAKEN, limit_error
 from perdure.core.messages import Message, kind_of, name_of
 from perdure.core.work import RunView
 from perdure.engine.commits.store import NotCommitted, Poison
@@ -44,9 +44,6 @@ from perdure.engine.ports import SendRow
 from perdure.wire.codec import encode_message
 
 log = logging.getLogger("perdure.engine")
-
-TAKEN, REPEATED, NOT_THERE, HELD, FULL = range(5)
-"""The outcome of a message, as the store reports it."""
 
 STOPPING: Final = (InboxKind.CANCEL, InboxKind.TERMINATE)
 HELD_PAUSE_S: Final = 0.002
@@ -251,13 +248,8 @@ class InboxWriter:
                 message.settle(taken=False)
             elif outcome == NOT_THERE:
                 self._follow(message)
-            elif outcome == FULL:
-                message.refuse(
-                    LimitReached(
-                        f"run {text(message.run_id)} has MESSAGES_PENDING_MAX={MESSAGES_PENDING_MAX} unread messages and no engine "
-                        "executes it. Resume it if it is paused, or start a worker that serves it."
-                    )
-                )
+            elif (refusal := limit_error(outcome, message.run_id, message.name)) is not None:
+                message.refuse(refusal)
             elif now - message.since > HELD_S_MAX:
                 message.refuse(
                     Unavailable(f"run {text(message.run_id)} could not be reached for {HELD_S_MAX:g} s; try again")

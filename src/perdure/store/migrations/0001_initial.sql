@@ -779,6 +779,20 @@ comment on column perdure.inbox.name is 'of the signal, promise, approval or upd
 create index inbox_run  on perdure.inbox (run_id);
 create index inbox_stop on perdure.inbox (run_id, kind) where kind in ('cancel', 'terminate');
 
+-- Whether as many messages wait for a run as may. Asked only of runs that no engine has in memory: an engine reads the messages of its own.
+create function perdure.is_inbox_full(run uuid, pending_max bigint) returns boolean language plpgsql stable as $$
+begin
+  return exists(select from perdure.inbox i where i.run_id = run offset pending_max - 1);
+end $$;
+
+-- What a sender is answered for the limits of its run: an outcome of core/message_limits.py. Every statement asks it that writes a message of a
+-- sender who waits for an answer. PostgreSQL writes it out in place of the call, so a message pays no call.
+create function perdure.limit_outcome(is_full boolean, full_signals text, kind text, name text) returns int language sql immutable parallel safe
+  return case when kind in ('cancel', 'terminate') then 0
+              when is_full then 4
+              when kind = 'signal' and full_signals::jsonb ? name then 5
+              else 0 end;
+
 -- Messages that were acknowledged, and whose run ended before its code got them. A retry of the run moves them back into the inbox. They go
 -- with the run.
 create table perdure.set_aside_message (

@@ -97,10 +97,20 @@ on conflict (run_id, name, who) do update
 
 -- name: decide_approval
 -- seals: body message
-with won as (
-  update perdure.promise set resolved_at = perdure.clock() where run_id = :run_id and name = :name and resolved_at is null returning run_id, ns
+-- The run and the promise are held by hold_approval. `outcome`: the limit that keeps the answer from the run; 0: none.
+with target as (
+  select run_id, perdure.limit_outcome(owner is null and perdure.is_inbox_full(run_id, :pending_max), full_signals, 'answer', :name) as outcome
+    from perdure.run_queue where run_id = :run_id
+),
+won as (
+  update perdure.promise p set resolved_at = perdure.clock() from target t
+   where t.outcome = 0 and p.run_id = t.run_id and p.name = :name and p.resolved_at is null
+  returning p.run_id, p.ns
+),
+sent as (
+  insert into perdure.inbox (ns, run_id, body, kind, name) select ns, run_id, :body, 'answer', :name from won
 )
-insert into perdure.inbox (ns, run_id, body, kind, name) select ns, run_id, :body, 'answer', :name from won returning run_id;
+select outcome from target;
 
 -- name: reassign_approval
 update perdure.promise set assignees = :assignees, escalate_to = :escalate_to where run_id = :run_id and name = :name;

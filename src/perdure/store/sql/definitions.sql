@@ -133,17 +133,20 @@ select exists(select from added) as first, coalesce((select hash from added), (s
 -- name: send_message_once
 -- seals: body message
 -- A message and the key under which it was sent, both or neither. KEY SHARE on the run keeps it from ending meanwhile.
+-- `outcome`: the limit that keeps the message from the run; 0: none.
 with target as (
-  select run_id, ns from perdure.run_queue where run_id = :run_id and ns = :ns for key share
+  select run_id, ns, perdure.limit_outcome(owner is null and perdure.is_inbox_full(run_id, :pending_max), full_signals, 'signal', :name) as outcome
+    from perdure.run_queue where run_id = :run_id and ns = :ns for key share
 ),
 added as (
-  insert into perdure.idempotency (ns, key, hash, status) select ns, :key, :hash, 202 from target on conflict do nothing returning hash
+  insert into perdure.idempotency (ns, key, hash, status) select ns, :key, :hash, 202 from target where outcome = 0 on conflict do nothing returning hash
 ),
 sent as (
   insert into perdure.inbox (ns, run_id, body, kind, name) select ns, run_id, :body, 'signal', :name from target where exists(select from added)
 )
 select exists(select from target) as active, exists(select from added) as sent,
-       coalesce((select hash from added), (select hash from perdure.idempotency where ns = :ns and key = :key)) as hash;
+       coalesce((select hash from added), (select hash from perdure.idempotency where ns = :ns and key = :key)) as hash,
+       coalesce((select outcome from target), 0) as outcome;
 
 -- name: delete_old_requests
 delete from perdure.idempotency i using (

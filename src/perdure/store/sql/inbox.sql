@@ -1,4 +1,5 @@
--- Messages from outside: signals, cancel requests, promise values. Not fenced: any caller with access may send them.
+-- Messages from outside: signals, cancel requests, promise values. Not fenced: any caller with access may send them. Limits refuse the
+-- sender: perdure.limit_outcome.
 
 -- name: send_message
 -- seals: body message
@@ -14,30 +15,31 @@ returning (select owner from target) as owner;
 -- Many at once. `runs` names each run once; `messages` are in the order of arrival, and `messages.i` is the place of its run there,
 -- counted from 1. `addressed` is the id by which the sender calls the run (a run that continued is called by its first id), to
 -- which the sender's `key` belongs.
--- Answers an outcome for each: 0 taken, 1 a repetition, 2 there is no such active run, 3 the run's row is locked: try again, 4 too
--- many messages wait already for a run that no engine has; requests to stop are taken all the same.
+-- Answers an outcome of core/message_limits.py for each.
 -- A key that another transaction is writing at this moment breaks the unique constraint: nothing was written, try again.
 -- Locks: KEY SHARE on the rows of the runs keeps them from ending between the look and the insert. It waits for no one: a commit
 -- that ends many runs takes their rows in an order of its own, and the two could deadlock. A run is looked at once, so that all its
 -- messages are taken or none is. Then keys, in their order.
 with target as materialized (
   select u.run_id, u.ns, u.i, h.place, h.is_queued,
-         h.is_idle and exists(select from perdure.inbox x where x.run_id = u.run_id offset :pending_max::bigint - 1) as is_full,
+         h.owner is null and perdure.is_inbox_full(u.run_id, :pending_max) as is_full, h.full_signals,
          case when h.place is not null then 0 when w.found then 3 else 2 end as outcome
     from unnest(:runs.run_id::uuid[], :runs.ns::int[]) with ordinality as u(run_id, ns, i)
     left join lateral (select true as found from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns offset 0) w on true
     left join lateral (select q.ctid as place, q.group_id is not null and q.admitted_at is null and not q.halted as is_queued,
-                              q.owner is null as is_idle
+                              q.owner, q.full_signals
                          from perdure.run_queue q where q.run_id = u.run_id and q.ns = u.ns for key share skip locked) h on true
 ),
 targets as materialized (
   select array_agg(t.outcome order by t.i) as outcomes, array_agg(t.run_id order by t.i) as run_ids, array_agg(t.ns order by t.i) as spaces,
-         array_agg(t.is_full order by t.i) as full
+         array_agg(t.is_full order by t.i) as full,
+         case when count(t.full_signals) > 0 then array_agg(t.full_signals order by t.i) end as full_signals
     from target t
 ),
 received as materialized (
   select m.*, t.run_ids[m.i] as run_id, t.spaces[m.i] as ns,
-         case when k.again then 1 when t.outcomes[m.i] = 0 and t.full[m.i] and m.kind not in ('cancel', 'terminate') then 4 else t.outcomes[m.i] end as outcome
+         case when k.again then 1 when t.outcomes[m.i] = 0 then perdure.limit_outcome(t.full[m.i], t.full_signals[m.i], m.kind, m.name)
+              else t.outcomes[m.i] end as outcome
     from targets t,
          unnest(:messages.i::int[], :messages.body::bytea[], :messages.key::text[], :messages.addressed::uuid[], :messages.kind::text[],
                 :messages.name::text[])
@@ -72,12 +74,14 @@ delete from perdure.message_key k
 -- seals: body message
 -- The first value stands: `won` is false for a promise that is resolved. An unauthorized caller cannot resolve an approval that has
 -- assignees or a quorum. A value for a question is for that question alone: `won` is false where another one is open.
+-- `outcome`: the limit that keeps the value from a promise which is still open; 0: none.
 with target as (
-  select run_id, ns from perdure.run_queue where run_id = :run_id and ns = :ns for key share
+  select run_id, ns, perdure.limit_outcome(owner is null and perdure.is_inbox_full(run_id, :pending_max), full_signals, 'promise', :name) as outcome
+    from perdure.run_queue where run_id = :run_id and ns = :ns for key share
 ),
 won as (
   insert into perdure.promise (run_id, name, ns, created_at, resolved_at, authorized, asked)
-  select run_id, :name, ns, perdure.clock(), perdure.clock(), :authorized, false from target where :question::bytea = ''
+  select run_id, :name, ns, perdure.clock(), perdure.clock(), :authorized, false from target where :question::bytea = '' and outcome = 0
   on conflict (run_id, name) do update set resolved_at = excluded.resolved_at
    where promise.resolved_at is null and promise.question = ''
   returning run_id, ns
@@ -85,7 +89,7 @@ won as (
 answered as (
   update perdure.promise p set resolved_at = perdure.clock()
     from target t
-   where :question::bytea <> '' and p.run_id = t.run_id and p.name = :name and p.question = :question and p.asked and p.resolved_at is null
+   where :question::bytea <> '' and t.outcome = 0 and p.run_id = t.run_id and p.name = :name and p.question = :question and p.asked and p.resolved_at is null
      and (:authorized or p.kind <> 'approval' or (cardinality(p.assignees) = 0 and p.quorum = 1))
   returning p.run_id, p.ns
 ),
@@ -93,7 +97,10 @@ sent as (
   insert into perdure.inbox (ns, run_id, body, kind, name)
   select ns, run_id, :body::bytea, 'promise', :name from won union all select ns, run_id, :body::bytea, 'answer', :name from answered
 )
-select exists(select from target) as active, exists(select from won) or exists(select from answered) as won;
+select exists(select from target) as active, exists(select from won) or exists(select from answered) as won,
+       coalesce((select t.outcome from target t
+                  where not exists(select from perdure.promise p where p.run_id = t.run_id and p.name = :name and p.question = :question
+                                      and p.resolved_at is not null)), 0) as outcome;
 
 -- name: pause_run
 -- seals: body message

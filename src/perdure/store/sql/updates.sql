@@ -4,18 +4,21 @@
 -- seals: body message
 -- The request and its row are written together, once; KEY SHARE on the run keeps it from ending in
 -- between. What an earlier question under this id was answered is there in any case, whether the run still lives or not.
+-- `outcome`: the limit that keeps the request from the run; 0: none.
 with target as (
-  select run_id, ns from perdure.run_queue where run_id = :run_id and ns = :ns for key share
+  select run_id, ns, perdure.limit_outcome(owner is null and perdure.is_inbox_full(run_id, :pending_max), full_signals, 'update', :name) as outcome
+    from perdure.run_queue where run_id = :run_id and ns = :ns for key share
 ),
 first as (
-  insert into perdure.update_answer (run_id, id, ns, at) select run_id, :id, ns, perdure.clock() from target
+  insert into perdure.update_answer (run_id, id, ns, at) select run_id, :id, ns, perdure.clock() from target where outcome = 0
   on conflict do nothing
   returning run_id, ns
 ),
 sent as (
   insert into perdure.inbox (ns, run_id, body, kind, name) select ns, run_id, :body, 'update', :name from first
 )
-select exists(select from target) as active, exists(select from first) or a.run_id is not null as known, a.value, a.failure
+select exists(select from target) as active, exists(select from first) or a.run_id is not null as known, a.value, a.failure,
+       case when a.run_id is null then coalesce((select outcome from target), 0) else 0 end as outcome
   from (select) one left join perdure.update_answer a on a.run_id = :run_id and a.id = :id and a.ns = :ns;
 
 -- name: find_update
