@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Perdure, Promise, Signal, Update, workflow
-from perdure.core import ids
+from perdure import Approval, Perdure, Promise, Signal, Update, workflow
 from perdure.core.api import messages as acts
 from perdure.core.api.messages import ResolvePromise, SendSignal
-from perdure.errors import InvalidInput, LimitReached, PayloadMismatch, UpdateRejected
+from perdure.core.limits import MESSAGES_PENDING_MAX
+from perdure.errors import InvalidInput, LimitReached, PayloadMismatch, PerdureError, UpdateRejected
 from perdure.sdk.message_registry import messages
 from tests.cli.live import Cli
 from tests.fakes.waiting import until
@@ -34,6 +34,7 @@ shipped: Signal[dict[str, int]]
 cancel_order: Signal[str]
 answer: Promise[int]
 rename: Update[str, str]
+sign_off: Approval
 
 
 @workflow(name="md_order")
@@ -43,6 +44,13 @@ async def order() -> list[Any]:
     return [parcel, await answer.wait()]
 
 
+@workflow(name="md_asks")
+async def asks() -> list[Any]:
+    rename.handle(lambda name: name.upper())
+    await sign_off.wait()
+    return [await answer.wait(), await shipped.next()]
+
+
 @workflow(name="md_open")
 async def opened(n: int) -> str:
     return await Signal(f"md_word_{n}", str).next()
@@ -50,11 +58,11 @@ async def opened(n: int) -> str:
 
 @pytest.fixture
 async def api(dsn: str) -> AsyncIterator[Live]:
-    global shipped, cancel_order, answer, rename
+    global shipped, cancel_order, answer, rename, sign_off
     shipped, cancel_order = Signal("shipped", dict), Signal("cancel_order", str)
-    answer, rename = Promise("answer", int), Update("rename", str, str)
+    answer, rename, sign_off = Promise("answer", int), Update("rename", str, str), Approval("sign_off")
     async with live(dsn) as one:
-        for w in (order, opened):
+        for w in (order, asks, opened):
             one.perdure.serve(w)
         await one.perdure.engine.refresh()
         yield one
@@ -67,34 +75,55 @@ def unknown(run: str) -> str:
     return f"run {run} has no signal 'shiped'. Did you mean 'shipped'? It reads cancel_order, shipped."
 
 
-async def _doors(api: Live, dsn: str, tmp_path: Any, run: str, name: str, value: str) -> list[str]:
-    """What each door says to the same signal."""
-    said = [(await api.post(f"/runs/{run}/signals/{name}", json.loads(value), 422))["detail"]]
-    with pytest.raises(InvalidInput) as embedded:
+async def _doors(
+    api: Live, sql: Any, tmp_path: Any, run: str, name: str, value: str, expected: type[PerdureError]
+) -> dict[str, str]:
+    """What each door answers the same signal, or none of them takes it."""
+    path, given, status, said = f"/runs/{run}/signals/{name}", json.loads(value), expected.http_status, {}
+    for door, url, headers in (
+        ("REST", path, {}),
+        ("REST, key", f"{path}?key=md-1", {}),
+        ("REST, Idempotency-Key", path, {"Idempotency_Key": "md-1"}),
+    ):
+        refused = await api.post(url, given, status, **headers)
+        assert refused["code"] == expected.code, door
+        said[door] = refused["detail"]
+    with pytest.raises(expected) as embedded:
         await api.perdure._backend.call(acts.SIGNAL, SendSignal(run, name, value.encode()))
-    said.append(str(embedded.value))
+    said["embedded"] = str(embedded.value)
     done = await asyncio.to_thread(Cli(api.url, tmp_path), "signal", run, name, value)
-    assert done.code == 2
-    said.append(" ".join(done.err.split()))
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(f"select perdure.signal('{run}'::uuid, '{name}', '{value}')")
-        await until(lambda: connection.fetchval("select error from perdure.sql_request"))
-        said.append(await connection.fetchval("select error from perdure.sql_request"))
-        await connection.execute("delete from perdure.sql_request")
-    finally:
-        await connection.close()
+    assert done.code == expected.exit_code
+    said["command line"] = " ".join(done.err.split())
+    await sql.execute(f"select perdure.signal('{run}'::uuid, '{name}', '{value}')")
+    said["SQL"] = await until(lambda: sql.fetchval("select error from perdure.sql_request"))
+    await sql.execute("delete from perdure.sql_request")
+    body = {"action": "signal", "query": f"id = {run}", "signal": name, "payload": given}
+    job = (await api.post("/bulk-jobs", body, 202))["id"]
+    (outcome,) = await until(lambda: _bulk_runs(api, job))
+    assert outcome["outcome"] == "failed"
+    said["bulk job"] = outcome["message"]
     return said
 
 
+async def _bulk_runs(api: Live, job: str) -> Any:
+    return (await api.get(f"/bulk-jobs/{job}/runs", outcome="failed"))["items"]
+
+
+@pytest.fixture
+async def sql(dsn: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
 async def test_a_misspelled_signal_and_a_wrong_value_are_refused_in_the_same_words_at_every_door(
-    api: Live, dsn: str, tmp_path: Any
+    api: Live, sql: Any, tmp_path: Any
 ) -> None:
     run = (await api.start("md_order"))["id"]
-    for said in await _doors(api, dsn, tmp_path, run, "shiped", "{}"):
-        assert unknown(run) in said
-    for said in await _doors(api, dsn, tmp_path, run, "shipped", '"oops"'):
-        assert MISFIT in said
+    for door, said in (await _doors(api, sql, tmp_path, run, "shiped", "{}", InvalidInput)).items():
+        assert unknown(run) in said, door
+    for door, said in (await _doors(api, sql, tmp_path, run, "shipped", '"oops"', PayloadMismatch)).items():
+        assert MISFIT in said, door
     await api.post(f"/runs/{run}/signals/shipped", {"n": 1}, 202)
     await api.post(f"/runs/{run}/promises/answer", 7, 202)
     result = await api.get(f"/runs/{run}/result", wait=LIMIT)
@@ -104,7 +133,7 @@ async def test_a_misspelled_signal_and_a_wrong_value_are_refused_in_the_same_wor
 async def test_promises_and_updates_are_checked_too(api: Live) -> None:
     run = (await api.start("md_order"))["id"]
     backend = api.perdure._backend
-    with pytest.raises(InvalidInput, match=r"has no promise 'anser'\. Did you mean 'answer'\? It reads answer\."):
+    with pytest.raises(InvalidInput, match=r"has no promise 'anser'\. Did you mean 'answer'\? It reads answer, sign_off\."):
         await backend.call(acts.RESOLVE, ResolvePromise(run, "anser", b"7"))
     with pytest.raises(PayloadMismatch, match="promise 'answer' does not fit its type: the value must be integer"):
         await backend.call(acts.RESOLVE, ResolvePromise(run, "answer", b'"7"'))
@@ -144,36 +173,72 @@ async def test_code_that_makes_names_while_it_runs_takes_any_name_and_still_chec
 
 @pytest.mark.parametrize("is_flow", [False, True], ids=["code", "flow"])
 async def test_too_many_unread_signals_are_refused_to_the_sender_and_the_run_goes_on(
-    api: Live, dsn: str, monkeypatch: pytest.MonkeyPatch, is_flow: bool
+    api: Live, dsn: str, sql: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, is_flow: bool
 ) -> None:
     monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 3)
     name = "md-full-flow" if is_flow else "md_order"
     flow = "flow: md-full-flow\ntasks:\n  go: {wait: shipped}\n  n: {depends_on: go, wait: cancel_order}"
     await api.perdure.deploy(flow)
-    run = (await api.start(name))["id"]
-    path = f"/runs/{run}/signals/cancel_order"
-    for _ in range(3):
-        await api.post(path, "no", 202)
-    owned = await until(lambda: api.perdure.engine.runs.get(ids.parse(run)))
-    await until(lambda: owned.full == ["cancel_order"])
-    refused = await api.post(path, "no", 409)
-    assert refused["code"] == "limit_reached"
-    assert refused["detail"].startswith(f"run {run} has SIGNALS_BUFFERED_MAX=10000 unread signals 'cancel_order'. Send")
-    connection = await asyncpg.connect(dsn)
-    try:
-        query = f"select full_signals from perdure.run_queue where run_id = '{run}'"
-        await until(lambda: connection.fetchval(query))
-    finally:
-        await connection.close()
+    run = (await api.start(name, key="md-full"))["id"]
+    signal = SendSignal(run, "cancel_order", b'"no"')
+    full = f"run {run} has SIGNALS_BUFFERED_MAX=10000 unread signals 'cancel_order'. Send more when its code has read half of them."
     async with Perdure(dsn, tune_gc=False) as other:
-        with pytest.raises(LimitReached, match="unread signals 'cancel_order'"):
-            await other._backend.call(acts.SIGNAL, SendSignal(run, "cancel_order", b'"no"'))
+        for _ in range(3):
+            await other._backend.call(acts.SIGNAL, signal)
+        await until(lambda: sql.fetchval(f"select full_signals from perdure.run_queue where run_id = '{run}'"))
+        with pytest.raises(LimitReached) as refused:
+            await other._backend.call(acts.SIGNAL, signal)
+        assert str(refused.value) == full, "an engine that had found it free a moment ago"
+    for door, said in (await _doors(api, sql, tmp_path, run, "cancel_order", '"no"', LimitReached)).items():
+        assert full in said, door
+    body = {"key": "md-full", "signal": "cancel_order", "value": "no"}
+    assert (await api.post(f"/workflows/{name}/signal-with-start", body, 409))["detail"] == full
     await api.post(f"/runs/{run}/signals/shipped", {"n": 1}, 202)
     if is_flow:
         assert (await api.get(f"/runs/{run}/result", wait=LIMIT))["status"] == "success"
     else:
         await api.post(f"/runs/{run}/promises/answer", 7, 202)
         assert (await api.get(f"/runs/{run}/result", wait=LIMIT))["result"] == [{"n": 1}, 7]
+
+
+async def test_full_inbox_of_paused_run_refuses_sender_in_the_same_words_at_every_door(
+    api: Live, sql: Any, tmp_path: Any
+) -> None:
+    run = (await api.start("md_asks"))["id"]
+    await until(lambda: sql.fetchval(f"select count(*) from perdure.promise where run_id = '{run}'"))
+    link = (await api.post(f"/runs/{run}/promises/answer/links", {}))["url"]
+    await api.post(f"/runs/{run}/pause", {}, 202)
+    await until(lambda: sql.fetchval(f"select owner is null from perdure.run_queue where run_id = '{run}'"))
+    await sql.execute(
+        "insert into perdure.inbox (ns, run_id, body, kind, name) "
+        f"select 1, '{run}', 'x', 'signal', 'shipped' from generate_series(1, {MESSAGES_PENDING_MAX})"
+    )
+    full = (
+        f"run {run} has MESSAGES_PENDING_MAX=10000 unread messages and no engine executes it. Resume it if it is paused, or start a "
+        "worker that serves it."
+    )
+    for door, said in (await _doors(api, sql, tmp_path, run, "shipped", "{}", LimitReached)).items():
+        assert full in said, door
+    for path, body in (
+        (f"/runs/{run}/promises/answer", 7),
+        (f"/runs/{run}/updates/rename", {"value": "x", "key": "k"}),
+        (f"/approvals/{run}/sign_off/approve", {}),
+    ):
+        refused = await api.post(path, body, 409)
+        assert (refused["code"], refused["detail"]) == ("limit_reached", full), path
+    linked = link.removeprefix(api.url)
+    for _ in range(2):
+        refused = await api.http.post(f"{api.url}{linked}", json={"value": 7}, headers={"accept": "application/json"})
+        assert (refused.status_code, refused.json()["detail"]) == (409, full), "a refusal does not use the link up"
+    assert await sql.fetchval(f"select count(*) from perdure.inbox where run_id = '{run}'") == MESSAGES_PENDING_MAX
+    assert await sql.fetchval(f"select count(*) from perdure.vote where run_id = '{run}'") == 0
+    await sql.execute("delete from perdure.inbox where body = 'x'")
+    await api.post(f"/approvals/{run}/sign_off/approve", {}, 200)
+    taken = await api.http.post(f"{api.url}{linked}", json={"value": 7}, headers={"accept": "application/json"})
+    assert taken.status_code == 200
+    await api.post(f"/runs/{run}/signals/shipped", {"n": 1}, 202)
+    await api.post(f"/runs/{run}/resume", None, 202)
+    assert (await api.get(f"/runs/{run}/result", wait=LIMIT))["result"] == [7, {"n": 1}]
 
 
 async def test_a_flow_is_checked_for_the_names_of_its_document(api: Live) -> None:

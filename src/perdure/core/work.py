@@ -261,8 +261,6 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """The operator who paused it; None: it is not paused."""
     head: bytes | None = None
     """The last run of the chain that this run began."""
-    full: tuple[str, ...] = ()
-    """Signals of which its code has left too many unread; no more of them are taken."""
 
     @property
     def next_run(self) -> bytes | None:

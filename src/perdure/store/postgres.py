@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-import msgspec
-
 from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.calls import encode_json
@@ -203,7 +201,6 @@ class PostgresStore(PostgresSessions, PostgresCommits, PostgresInbox, PostgresCl
             successor=r["successor"],
             paused_by=r["paused_by"],
             head=r["head"],
-            full=tuple(msgspec.json.decode(r["full_signals"] or "[]")),
         )
 
     async def ended(self, ns: int, run_ids: Sequence[bytes]) -> dict[bytes, Outcome]:

@@ -7,9 +7,7 @@ Laws:
 1. A message that is known to fit costs look-ups in memory. Before one is refused, all that was cached is read again: a run may have gone on
    to another version, or continued as a new run.
 2. Code that is not pinned may continue a run with the current version of its workflow, so a message may be meant for either.
-3. A signal is refused while its name is full (core/waits.py). The engine that has the run in memory knows at once, others within
-   RUN_TRUST_US.
-4. What cannot be judged is accepted: a run that has ended (the next step says so), a version that published nothing, stored values.
+3. What cannot be judged is accepted: a run that has ended (the next step says so), a version that published nothing, stored values.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from typing import Final
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, LimitReached, PayloadMismatch, PerdureError, UpdateRejected
+from perdure.core.errors import InvalidInput, PayloadMismatch, PerdureError, UpdateRejected
 from perdure.core.ids import text
-from perdure.core.limits import SIGNALS_BUFFERED_MAX, SUCCESSORS_MAX
+from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.payloads import MARK
 from perdure.core.published_messages import MessageKind
 from perdure.core.work import RunView, is_flow
@@ -39,7 +37,6 @@ class _Elsewhere(msgspec.Struct, frozen=True):
     """A run that this engine does not have in memory, as it was read."""
 
     definition: Definition
-    full: tuple[str, ...]
     read_us: int
 
 
@@ -55,14 +52,12 @@ class MessageDoor:
     async def check(self, ns: int, run_id: bytes, kind: MessageKind, name: str, value: bytes | None) -> None:
         """InvalidInput for a message that the run's code never reads, PayloadMismatch for a value that it cannot read. Without a value only
         the name is checked."""
-        definition = full = None
+        definition = None
         run, known = self._runs.get(run_id), self._elsewhere.get((ns, run_id))
         if run is not None and run.ns == ns:
-            definition, full = (ns, run.workflow, run.version), run.full
-        elif known is not None and self._now_us() - known.read_us < RUN_TRUST_US and name not in known.full:
+            definition = (ns, run.workflow, run.version)
+        elif known is not None and self._now_us() - known.read_us < RUN_TRUST_US:
             definition = known.definition
-        if full and kind == "signal" and name in full:
-            raise _is_full(run_id, name)
         if definition is not None:
             if not self._flows.knows_messages(definition):
                 await self._flows.find_messages(definition)
@@ -71,8 +66,6 @@ class MessageDoor:
         view = await self._last(ns, run_id)
         if view is None:
             return
-        if full is None and kind == "signal" and name in view.full:
-            raise _is_full(run_id, name)
         again = definition is not None
         definition = self._remember(ns, run_id, view)
         if again:
@@ -134,12 +127,5 @@ class MessageDoor:
         if len(self._elsewhere) >= RUNS_KEPT:
             self._elsewhere.clear()
         definition = (ns, view.workflow, view.version)
-        self._elsewhere[ns, run_id] = _Elsewhere(definition, view.full, self._now_us())
+        self._elsewhere[ns, run_id] = _Elsewhere(definition, self._now_us())
         return definition
-
-
-def _is_full(run_id: bytes, name: str) -> LimitReached:
-    return LimitReached(
-        f"run {text(run_id)} has SIGNALS_BUFFERED_MAX={SIGNALS_BUFFERED_MAX} unread signals {name!r}. Send more when its code has read "
-        "half of them."
-    )

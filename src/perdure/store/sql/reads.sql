@@ -65,16 +65,15 @@ select k.run_id, k.input_hash from perdure.run_key k where k.ns = :ns and k.key 
 -- name: get_run
 -- `head`: the last run of the chain that the run began. The first run of a chain may have been removed by retention: the chain's id stays.
 select run_id, ns, workflow, version, key, status, created_at, null::timestamptz as finished_at, null::int as events,
-       null::text as error_code, null::text as error, stuck, wake_at, owner, epoch, null::uuid as successor, paused_by, null::uuid as head,
-       full_signals
+       null::text as error_code, null::text as error, stuck, wake_at, owner, epoch, null::uuid as successor, paused_by, null::uuid as head
   from perdure.run_queue where run_id = :run_id and ns = :ns
 union all
 select run_id, ns, workflow, version, key, status, created_at, finished_at, events, error_code, error, null, null, null, epoch, successor, null,
-       case when successor is not null then (select c.head from perdure.run_chain c where c.run_id = r.run_id) end, null
+       case when successor is not null then (select c.head from perdure.run_chain c where c.run_id = r.run_id) end
   from perdure.run r where run_id = :run_id and ns = :ns
 union all
 select c.run_id, c.ns, h.workflow, h.version, h.key, 'success', h.created_at, h.created_at, null, null, null, null, null, null, 0, c.head, null,
-       c.head, null
+       c.head
   from perdure.run_chain c
  cross join lateral (select q.workflow, q.version, q.key, q.created_at from perdure.run_queue q where q.run_id = c.head
                      union all select e.workflow, e.version, e.key, e.created_at from perdure.run e where e.run_id = c.head) h
