@@ -39,7 +39,8 @@ PENDING_TASKS_MAX: Final = 200_000
 SIGNALS_BUFFERED_MAX: Final = 10_000
 """Signals of one name that a run has received and its code has not read; more are refused until it has read half of them."""
 MESSAGES_PENDING_MAX: Final = 10_000
-"""Messages that wait for a run which no engine has in memory, because it is paused or no worker serves it; more are refused."""
+"""Messages that wait for a run which no engine has in memory, because it is paused or no worker serves it; more are refused, except requests \
+to cancel or terminate it."""
 MESSAGE_NAMES_MAX: Final = 1_000
 """Names of signals, promises, updates, approvals and named events that a program publishes with its workflows; a program with more is not
 checked for unknown names."""
