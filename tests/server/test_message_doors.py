@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from perdure import Approval, Perdure, Promise, Signal, Update, workflow
+from perdure.core import ids
 from perdure.core.api import messages as acts
 from perdure.core.api.messages import ResolvePromise, SendSignal
 from perdure.core.limits import MESSAGES_PENDING_MAX
@@ -133,7 +134,9 @@ async def test_a_misspelled_signal_and_a_wrong_value_are_refused_in_the_same_wor
 async def test_promises_and_updates_are_checked_too(api: Live) -> None:
     run = (await api.start("md_order"))["id"]
     backend = api.perdure._backend
-    with pytest.raises(InvalidInput, match=r"has no promise 'anser'\. Did you mean 'answer'\? It reads answer, sign_off\."):
+    with pytest.raises(
+        InvalidInput, match=r"has no promise 'anser'\. Did you mean 'answer'\? It reads answer, sign_off\."
+    ):
         await backend.call(acts.RESOLVE, ResolvePromise(run, "anser", b"7"))
     with pytest.raises(PayloadMismatch, match="promise 'answer' does not fit its type: the value must be integer"):
         await backend.call(acts.RESOLVE, ResolvePromise(run, "answer", b'"7"'))
@@ -199,6 +202,45 @@ async def test_too_many_unread_signals_are_refused_to_the_sender_and_the_run_goe
     else:
         await api.post(f"/runs/{run}/promises/answer", 7, 202)
         assert (await api.get(f"/runs/{run}/result", wait=LIMIT))["result"] == [{"n": 1}, 7]
+
+
+async def test_full_signal_stays_full_across_a_takeover_and_is_free_when_read(
+    dsn: str, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 3)
+    word, go = Signal("md_takeover", int), Signal("md_takeover_go", str)
+    Signal("md_takeover_wake", int)
+
+    @workflow(name="md_takes_over")
+    async def takes_over() -> list[int]:
+        await go.next()
+        read = [await word.next() for _ in range(2)]
+        await go.next()
+        return read
+
+    full = "select full_signals from perdure.run_queue"
+    async with Perdure(dsn, tune_gc=False) as first:
+        first.serve(takes_over)
+        await first.engine.refresh()
+        run = (await first.start(takes_over)).id
+        for n in range(3):
+            await first._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover", str(n).encode()))
+        await until(lambda: sql.fetchval(full))
+    async with Perdure(dsn, tune_gc=False) as second:
+        second.serve(takes_over)
+        await second.engine.refresh()
+        await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover_wake", b"0"))
+        await until(lambda: second.engine.runs.get(ids.parse(run)))
+        assert await sql.fetchval(full) == '["md_takeover"]', "its history has not become shorter"
+        with pytest.raises(LimitReached, match="unread signals 'md_takeover'"):
+            await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover", b"3"))
+        await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover_go", b'"x"'))
+        await until(lambda: _is_free(sql, full))
+        await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover", b"3"))
+
+
+async def _is_free(sql: Any, query: str) -> bool:
+    return await sql.fetchval(query) == "[]"
 
 
 async def test_full_inbox_of_paused_run_refuses_sender_in_the_same_words_at_every_door(

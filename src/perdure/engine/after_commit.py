@@ -83,8 +83,9 @@ class AfterCommit:
         run = unit.run
         self._runs.pop(run.id, None)
         self._worker.forget(run.id)
+        full = tuple(run.full)
         self._claims.take_again(
-            ClaimedRun(run.id, run.ns, run.workflow, run.version, run.epoch, run.keys, run.pin, is_late=True)
+            ClaimedRun(run.id, run.ns, run.workflow, run.version, run.epoch, run.keys, run.pin, full, is_late=True)
         )
 
     def given_up(self, unit: AwaitedUnit) -> None:

@@ -59,6 +59,8 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     """Keys of the slots that it holds."""
     pin: str = ""
     """The version that it is pinned to; empty: none."""
+    full: tuple[str, ...] = ()
+    """Signals of which its code had left too many unread, as the run's row has them."""
     is_late: bool = False
     """It had ended, and is decided once more with messages that had come (core/late_messages.py)."""
 

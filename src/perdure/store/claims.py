@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from perdure.core.flow_control.admission import LimitUse
 from perdure.core.flow_control.groups import FlowControlRules
 from perdure.core.unopened import Unopened
@@ -64,7 +66,16 @@ class PostgresClaims(PostgresPort):
     ) -> list[ClaimedRun]:
         rows = await self._fetch(name, session=session, workflows=workflows, limit=limit, flows=flows)
         return [
-            ClaimedRun(r["run_id"], r["ns"], r["workflow"], r["version"], r["epoch"], tuple(r["keys"] or ()), r["pin"])
+            ClaimedRun(
+                r["run_id"],
+                r["ns"],
+                r["workflow"],
+                r["version"],
+                r["epoch"],
+                tuple(r["keys"] or ()),
+                r["pin"],
+                tuple(msgspec.json.decode(r["full_signals"])) if r["full_signals"] else (),
+            )
             for r in rows
         ]
 

@@ -274,8 +274,8 @@ MUTANTS = [
     Mutant(
         "claim-epoch-not-raised",
         "store/sql/claims.sql",
-        "status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,\n       full_signals = null\n  from due where q.ctid = due.place and (q.group_id",
-        "status = 'running', wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,\n       full_signals = null\n  from due where q.ctid = due.place and (q.group_id",
+        "status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null\n  from due where q.ctid = due.place and (q.group_id",
+        "status = 'running', wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null\n  from due where q.ctid = due.place and (q.group_id",
         "store/test_conditions.py::test_a_run_with_mail_is_claimed_unless_it_waits_in_line_or_is_stuck_or_its_code_is_elsewhere",
     ),
     Mutant(

@@ -129,7 +129,7 @@ class ActiveRun:
         self.waiting: list[str] = []
         """Waits of its code that no event records: `signal:NAME`, `update:NAME`."""
         self.full: list[str] = []
-        """Signals of which its code has left too many unread; no more of them are taken."""
+        """Signals of which its code has left too many unread, as the run's row has them after its next commit; no more of them are taken."""
         self.suspect = False
         """Earlier engines died while they had it."""
         self.computed_s = 0.0

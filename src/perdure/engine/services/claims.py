@@ -197,6 +197,7 @@ class Claims(Service):
         for c in claimed:
             run = ActiveRun(c.run_id, c.ns, c.workflow, c.version, c.epoch)
             run.keys, run.suspect, run.pin = c.keys, c.run_id == self._suspect, c.pin
+            run.full = list(c.full)
             run.inbox_used = run.end_stands = c.is_late
             read = await read_history(self._flows, run, loaded.history[c.run_id])
             read.missing = read.missing or _unopened(messages.get(c.run_id, []))

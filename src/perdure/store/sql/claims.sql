@@ -29,10 +29,9 @@ due as materialized (
   limit :limit
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,
-       full_signals = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
   from due where q.ctid = due.place
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin, q.full_signals,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_runs_with_messages
@@ -57,11 +56,10 @@ due as materialized (
   limit :limit
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,
-       full_signals = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
   from due where q.ctid = due.place and (q.group_id is null or q.admitted_at is not null)
    and (q.status = 'running' or q.start_at is null or q.start_at <= perdure.clock())
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin, q.full_signals,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_suspect
@@ -80,10 +78,9 @@ due as materialized (
   ) d
 )
 update perdure.run_queue q
-   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null,
-       full_signals = null
+   set owner = :session, status = 'running', epoch = q.epoch + 1, wake_at = 'infinity', expires_at = null, waiting_on = null, wait_reasons = null
   from due where q.ctid = due.place
-returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin,
+returning q.run_id, q.ns, q.workflow, q.version, q.epoch, q.pin, q.full_signals,
           case when q.group_id is not null then array(select s.key from perdure.flow_control_slot s where s.holder = q.run_id) end as keys;
 
 -- name: claim_tasks
