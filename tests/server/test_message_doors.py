@@ -131,6 +131,24 @@ async def test_a_misspelled_signal_and_a_wrong_value_are_refused_in_the_same_wor
     assert result["result"] == [{"n": 1}, 7], "what was refused was not written"
 
 
+async def test_ended_run_refuses_each_message_in_the_same_words(api: Live) -> None:
+    run = (await api.start("md_order"))["id"]
+    await api.post(f"/runs/{run}/cancel", {}, 202)
+    await api.get(f"/runs/{run}/result", wait=LIMIT)
+    path = f"/runs/{run}/signals/shipped"
+    said = [
+        await api.post(path, {}, 409),
+        await api.post(path, {}, 409, Idempotency_Key="k"),
+        await api.post(f"/runs/{run}/promises/answer", 7, 409),
+        await api.post(f"/runs/{run}/promises/answer/links", {}, 409),
+        await api.post(f"/runs/{run}/updates/rename", {"value": "x", "key": "k"}, 409),
+        await api.post(f"/approvals/{run}/sign_off/approve", {}, 409),
+    ]
+    assert {(s["code"], s["detail"]) for s in said} == {
+        ("run_finished", f"run {run} has ended and takes no more messages")
+    }
+
+
 async def test_promises_and_updates_are_checked_too(api: Live) -> None:
     run = (await api.start("md_order"))["id"]
     backend = api.perdure._backend

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
-from perdure.core.errors import InvalidInput, NotFound
+from perdure.core.errors import InvalidInput, NotFound, RunFinished
 
 SHARDS_MAX: Final = 4096
 
@@ -73,6 +73,10 @@ def parse(value: str) -> bytes:
 def task_range(run_id: bytes) -> tuple[bytes, bytes]:
     """Between these are the ids of all tasks of a run, and of other runs of the same millisecond."""
     return run_id[:8] + bytes(8), run_id[:8] + b"\xff" * 8
+
+
+def ended_run(run_id: bytes) -> RunFinished:
+    return RunFinished(f"run {text(run_id)} has ended and takes no more messages")
 
 
 def no_run(run_id: bytes) -> NotFound:

@@ -259,7 +259,7 @@ class NamespaceApi:
                 return taken
             view = await self.view(run_id)
             if view.next_run is None:
-                raise RunFinished(f"run {ids.text(first)} has ended and takes no more messages")
+                raise ids.ended_run(run_id)
             run_id = view.next_run
         raise RunFinished(f"run {ids.text(first)} was continued too many times to follow")
 

@@ -40,7 +40,6 @@ from perdure.core.errors import (
     NotFound,
     PayloadTooLarge,
     PromiseAlreadyResolved,
-    RunFinished,
 )
 from perdure.core.limits import LINK_US_DEFAULT, LINK_US_MAX, PAYLOAD_BYTES_MAX
 from perdure.core.links import ID_BYTES, Link, read, sign
@@ -163,7 +162,7 @@ async def _held(api: NamespaceApi, run_id: bytes, name: str) -> AsyncGenerator[H
 async def _missing(api: NamespaceApi, run_id: bytes, name: str) -> NoReturn:
     view = await api.view(run_id)
     if view.finished_us is not None:
-        raise RunFinished(f"run {ids.text(run_id)} has ended and has no open approvals")
+        raise ids.ended_run(run_id)
     open_ = [s.name for s in await api.ports.approvals.of_run(api.ns, run_id, 5)]
     advice = f"open: {', '.join(open_)}" if open_ else "it has not asked for any yet, or all are decided"
     raise NotFound(f"run {ids.text(run_id)} has no approval {name!r}; {advice}")

@@ -26,7 +26,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from perdure.core.errors import InvalidInput, PerdureError, RunFinished, Unavailable
-from perdure.core.ids import no_run, text
+from perdure.core.ids import ended_run, no_run, text
 from perdure.core.limits import (
     MESSAGES_PER_BATCH,
     MESSAGES_QUEUED_BYTES_MAX,
@@ -283,7 +283,7 @@ class InboxWriter:
             elif view.next_run is not None:
                 self._remember(where, view.next_run)
             elif view.finished_us is not None:
-                error = RunFinished(f"run {text(view.run_id)} has ended and takes no more messages")
+                error = ended_run(view.run_id)
             # else: it was opened again a moment ago
         except PerdureError as e:
             error = e

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 import msgspec
 
 from perdure.core.errors import Failure, NotFound, RunFinished, Unavailable
-from perdure.core.ids import no_run, text
+from perdure.core.ids import ended_run, no_run, text
 from perdure.core.limits import SUCCESSORS_MAX
 from perdure.core.messages import UpdateMessage
 from perdure.core.outage import Outage
@@ -112,7 +112,7 @@ class Updates:
             self._drop(future)
             view = await self._view(ns, run_id)
             if view.successor is None:
-                raise RunFinished(f"run {text(run_id)} has ended and takes no more updates")
+                raise ended_run(run_id)
             run_id = view.successor
         raise RunFinished("the run was continued too many times to follow")
 
