@@ -313,6 +313,149 @@ async def test_an_answer_before_a_retry_is_none_to_a_new_question(dsn: str) -> N
             await run.result(SOON)
 
 
+# An answer that names the question it was given to is none to another one.
+
+
+@workflow(name="life_refunds")
+async def refunds(name: str) -> str:
+    try:
+        await step(name)
+    except TaskFailed:
+        asking = asyncio.create_task(_asked_of(deal, {"q": "refund 5?"}))
+        await go.next()
+        asking.cancel()
+        raise
+    await deal.wait(details={"q": "pay 1,000,000?"})
+    return "paid"
+
+
+async def question(client: Perdure, run: Handle[Any], details: dict[str, Any]) -> str:
+    await opened(client, run, details)
+    (asked,) = [asked async for asked in client.approvals.list(run=run.id)]
+    return asked.question
+
+
+@asynccontextmanager
+async def asks_something_else(client: Perdure) -> AsyncIterator[tuple[Handle[Any], str, str]]:
+    """A run that asked for a refund and asks for a payment under the same name after its retry, and both questions."""
+    broken.add("a")
+    run = await client.start(refunds, "a")
+    old = await question(client, run, {"q": "refund 5?"})
+    await run.signal(go, 1)
+    await failed(run)
+    broken.clear()
+    await run.retry()
+    yield run, old, await question(client, run, {"q": "pay 1,000,000?"})
+
+
+async def votes_of(dsn: str, run: Handle[Any]) -> int:
+    c = await asyncpg.connect(dsn)
+    try:
+        return int(await c.fetchval("select count(*) from perdure.vote where run_id = $1", UUID(run.id)))
+    finally:
+        await c.close()
+
+
+async def test_a_vote_for_the_question_before_a_retry_is_refused(dsn: str) -> None:
+    async with Perdure(dsn) as client, asks_something_else(client) as (run, old, new):
+        for vote in (
+            run.approve(deal, by="ada", question=old),
+            run.reject(deal, by="ada", question=old),
+            deal.delegate(run.id, "dan", by="ada", question=old),
+        ):
+            with pytest.raises(Conflict, match="changed since you read it"):
+                await vote
+        assert await votes_of(dsn, run) == 0
+        await deal.delegate(run.id, "dan", by="ada", question=new)
+        assert await run.approve(deal, by="dan", question=new) is False
+        assert await run.approve(deal, by="ben") is True
+        assert await run.result(SOON) == "paid"
+
+
+async def test_a_vote_that_meets_a_new_question_in_its_lock_is_refused(dsn: str) -> None:
+    """The question changes after the vote was sent, and before it is recorded."""
+    async with Perdure(dsn) as client:
+        run = await client.start(asks_beside, "a")
+        old = await question(client, run, {"run": "a"})
+        writer, observer = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+        try:
+            async with writer.transaction():
+                await writer.execute("update perdure.promise set question = 'another' where run_id = $1", UUID(run.id))
+                vote = asyncio.create_task(run.approve(deal, by="ada", question=old))
+                await until_blocked(observer)
+            with pytest.raises(Conflict, match="changed since you read it"):
+                await vote
+            assert await votes_of(dsn, run) == 0
+        finally:
+            await writer.close()
+            await observer.close()
+
+
+async def test_a_vote_before_the_new_question_is_asked_is_refused(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(hesitates, "a")
+        old = await question(client, run, {"q": "refund 5?"})
+        await run.signal(go, 1)
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        with pytest.raises(Conflict, match="changed since you read it"):
+            await run.approve(deal, by="ada", question=old)
+
+
+@workflow(name="life_hesitates")
+async def hesitates(name: str) -> str:
+    try:
+        await step(name)
+    except TaskFailed:
+        asking = asyncio.create_task(_asked_of(deal, {"q": "refund 5?"}))
+        await go.next()
+        asking.cancel()
+        raise
+    await add.next()
+    return "paid"
+
+
+async def test_a_vote_for_the_same_question_counts_after_a_retry(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(asks_beside, "a")
+        asked = await question(client, run, {"run": "a"})
+        await run.signal(go, 1)
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        assert await question(client, run, {"run": "a"}) == asked
+        assert await run.approve(deal, by="ada", question=asked) is False
+        assert await run.approve(deal, by="ben", question=asked) is True
+        assert await run.result(SOON) == "approved"
+
+
+async def test_a_vote_for_an_earlier_run_of_a_chain_is_refused(dsn: str) -> None:
+    """The next run asks the same in the same words: it is a payment of its own."""
+    async with Perdure(dsn) as client:
+        run = await client.start(asks_the_same, 1)
+        old = await question(client, run, {"pay": "rent"})
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        new = await question(client, following, {"pay": "rent"})
+        with pytest.raises(Conflict, match="changed since you read it"):
+            await run.approve(solo, question=old)
+        assert await run.approve(solo, question=new) is True
+        assert await following.result(SOON) == "paid 2"
+
+
+@workflow(name="life_asks_the_same")
+async def asks_the_same(n: int) -> str:
+    asking = asyncio.create_task(_asked_of(solo, {"pay": "rent"}))
+    if n == 1:
+        await go.next()
+        wf.continue_as_new(2)
+    await asking
+    return f"paid {n}"
+
+
 @workflow(name="life_takes_events")
 async def takes_events(name: str) -> int:
     try:

@@ -17,7 +17,8 @@ import pytest
 from perdure import Client
 from perdure.core import ids
 from perdure.core.access import GRANTS, Role
-from perdure.core.api import ACTS
+from perdure.core.api import ACTS, approvals
+from perdure.core.api.approvals import GetApproval
 from perdure.core.api.messages import SendSignal
 from perdure.core.api.runs import ListRuns, RunFilter
 from perdure.core.api.schedules import PutSchedule, ScheduleRequest
@@ -102,6 +103,17 @@ async def test_an_act_is_refused_the_same_at_every_door(group: str, dsn: str) ->
                 codes = await _codes(one, scenario, refusal)
                 assert codes == dict.fromkeys(codes, refusal.code), scenario.act.name
         assert await one.audit() == before, "what is refused is not recorded"
+
+
+async def test_an_answer_to_another_question_is_refused_at_every_door(dsn: str) -> None:
+    async with stage(dsn) as one:
+        run = await people.asked(one)
+        for scenario, refusal in people.to_another_question(run):
+            codes = await _codes(one, scenario, refusal)
+            assert codes == dict.fromkeys(("grpc", "embedded", "rest"), refusal.code), refusal.rest.path
+        found = await one.embedded(approvals.GET, GetApproval(run, "parity_ok"))
+        assert (found.votes, found.assignees) == ([], ["ada", "ben"])
+        assert not [line for line in await one.audit() if line.action.startswith("approval.")]
 
 
 async def test_a_role_without_the_permission_is_refused_at_both_network_doors(dsn: str) -> None:

@@ -89,8 +89,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     votes: list[Vote]
     """In the order in which they were given."""
-    question: bytes = b""
-    """Digest of what is asked (core/questions.py): votes belong to it."""
+    question: str = ""
+    """Hex text. Give it back with an answer, so that the answer counts for this question or is refused."""
+    digest: bytes = b""
+    """Of what is asked (core/questions.py): votes belong to it."""
 
     @property
     def is_escalated(self) -> bool:

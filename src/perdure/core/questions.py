@@ -24,6 +24,8 @@ from perdure.core import events as ev
 from perdure.core.approvals import decode_spec
 
 QUESTION_BYTES: Final = 8
+QUESTION_CHARS: Final = 2 * QUESTION_BYTES
+"""Of `name_question`."""
 BY_NAME: Final = b""
 """The question of a plain promise, and of a value that was given to a name."""
 _LEFT_OUT: Final = ("deadline_us", "escalate_us", "since_us")
@@ -38,6 +40,12 @@ def question_of(kind: ev.PromiseKind, spec: bytes) -> bytes:
     for name in _LEFT_OUT:
         asked.pop(name, None)
     return blake2b(msgspec.json.encode(asked, order="sorted"), digest_size=QUESTION_BYTES).digest()
+
+
+def name_question(run_id: bytes, question: bytes) -> str:
+    """The question of an approval as people and programs name it. It counts the run: the next run of a chain may ask the same again, and
+    an answer to the earlier one is none to it."""
+    return blake2b(run_id + question, digest_size=QUESTION_BYTES).hexdigest()
 
 
 def asked_by(created: ev.PromiseCreated) -> bytes:

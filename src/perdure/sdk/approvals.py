@@ -146,6 +146,7 @@ class Approval(Generic[T]):
         by: str = "",
         comment: str = "",
         nth: int = 1,
+        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Approve it. Returns True when this decides the approval, False when more have to answer.
@@ -156,11 +157,12 @@ class Approval(Generic[T]):
             by: in whose name; the caller's unless given. A server allows it to administrators only.
             comment: shown with the decision.
             nth: which question of the run, counted from 1.
+            question: `OpenApproval.question` as you read it; any unless given.
             timeout: how long the call may take; that of the client unless given.
 
-        Raises ApprovalClosed, ApprovalExpired, NotAssigned, NotFound, or InvalidInput for a value that does not fit the form.
+        Raises Conflict if the run asks something else by now, ApprovalClosed, ApprovalExpired, NotAssigned, NotFound, or InvalidInput for a value that does not fit the form.
         """
-        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth, question=question)
         return await self.approve_on(backend(), run_id, value, decision, within_s=within(timeout))
 
     async def approve_on(
@@ -177,10 +179,17 @@ class Approval(Generic[T]):
         return await self._answer(target, run_id, data, decision, within_s)
 
     async def reject(
-        self, run_id: str, *, by: str = "", comment: str = "", nth: int = 1, timeout: Duration | None = None
+        self,
+        run_id: str,
+        *,
+        by: str = "",
+        comment: str = "",
+        nth: int = 1,
+        question: str = "",
+        timeout: Duration | None = None,
     ) -> bool:
         """Reject it. Returns and raises like `approve()`."""
-        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth, question=question)
         return await self.reject_on(backend(), run_id, decision, within_s=within(timeout))
 
     async def reject_on(
@@ -194,7 +203,7 @@ class Approval(Generic[T]):
     ) -> bool:
         """`approved`: with this value; None: rejected."""
         name, value = self._nth(how.nth), b"null" if approved is None else approved
-        answer = AnswerApproval(run_id, name, approved is not None, value, how.comment, how.by)
+        answer = AnswerApproval(run_id, name, approved is not None, value, how.comment, how.by, how.question)
         return (await target.call(approvals.ANSWER, answer, within_s)).resolved_us is not None
 
     async def resolve(self, run_id: str, value: T, *, timeout: Duration | None = None) -> None:
@@ -206,10 +215,17 @@ class Approval(Generic[T]):
         await self.approve_on(target, run_id, value, ApprovalDecision(), within_s=within_s)
 
     async def delegate(
-        self, run_id: str, to: str, *, by: str = "", nth: int = 1, timeout: Duration | None = None
+        self,
+        run_id: str,
+        to: str,
+        *,
+        by: str = "",
+        nth: int = 1,
+        question: str = "",
+        timeout: Duration | None = None,
     ) -> None:
         """Delegate it: `to` is assigned instead of `by`, or of the caller."""
-        delegated = DelegateApproval(run_id, self._nth(nth), to, by)
+        delegated = DelegateApproval(run_id, self._nth(nth), to, by, question)
         await backend().call(approvals.DELEGATE, delegated, within(timeout))
 
     async def link(

@@ -15,7 +15,7 @@ from perdure.core.approvals import Standing, Vote, decode_spec
 from perdure.core.limits import MESSAGES_PENDING_MAX
 from perdure.core.links import SECRET_BYTES
 from perdure.core.message_limits import limit_error
-from perdure.core.questions import BY_NAME
+from perdure.core.questions import BY_NAME, name_question
 from perdure.engine.api.ports import AuditDetail
 from perdure.store.clashes import retried
 from perdure.store.connections import Connections
@@ -245,5 +245,6 @@ def _standing(r: Any, votes: list[Vote]) -> Standing:
         resolved_us=r["resolved_at"],
         now_us=r["now"],
         votes=votes,
-        question=r["question"],
+        question=name_question(r["run_id"], r["question"]),
+        digest=r["question"],
     )

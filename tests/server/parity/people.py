@@ -14,12 +14,14 @@ from perdure.core.api.notifications import (
     RetryNotifications,
 )
 from perdure.core.limits import NAME_CHARS_MAX
+from perdure.core.questions import QUESTION_CHARS
 from tests.fakes.waiting import until
 from tests.server.parity.stage import NOWHERE, Refusal, Rest, Scenario, Stage, ask
 
 MISSING = (NOWHERE, "not_found")
+OTHER_QUESTION = "0" * QUESTION_CHARS
 STANDING = (
-    "run_id workflow name key status assignees answerers escalate_to created_us=created_at "
+    "run_id workflow name question key status assignees answerers escalate_to created_us=created_at "
     "spec.title=title spec.quorum=quorum spec.reject_quorum=reject_quorum spec.details=details"
 )
 VOTES = "votes[].who votes[].approved votes[].comment"
@@ -62,6 +64,29 @@ def bad_rule(name: str) -> Refusal:
         code="invalid_input",
         request=new_rule(name, address="nowhere"),
         rest=Rest("PUT", f"/notification-rules/{name}", {**RULE_BODY, "address": "nowhere"}),
+    )
+
+
+def to_another_question(run: str) -> tuple[tuple[Scenario, Refusal], ...]:
+    """Answers and a delegation that name a question which the run does not ask."""
+    given = {"as": "ada", "question": OTHER_QUESTION}
+    answers = {
+        verb: Refusal(
+            code="conflict",
+            request=AnswerApproval(run, "parity_ok", approves, on_behalf_of="ada", question=OTHER_QUESTION),
+            rest=Rest("POST", f"/approvals/{run}/parity_ok/{verb}", given),
+        )
+        for verb, approves in (("approve", True), ("reject", False))
+    }
+    delegation = Refusal(
+        code="conflict",
+        request=DelegateApproval(run, "parity_ok", "cleo", "ada", OTHER_QUESTION),
+        rest=Rest("POST", f"/approvals/{run}/parity_ok/delegate", {**given, "to": "cleo"}),
+    )
+    scenario = {s.act.name: s for s in SCENARIOS}
+    return (
+        *((scenario[approvals.ANSWER.name], refusal) for refusal in answers.values()),
+        (scenario[approvals.DELEGATE.name], delegation),
     )
 
 
@@ -110,7 +135,7 @@ SCENARIOS = (
         setup=asked,
         request=lambda s: ListApprovals(run=s),
         rest=lambda s: Rest("GET", "/approvals", params={"run": s}),
-        fields="items[].run_id items[].name items[].status items[].assignees items[].created_us=items[].created_at",
+        fields="items[].run_id items[].name items[].question items[].status items[].assignees items[].created_us=items[].created_at",
         refusal=lambda name: Refusal(
             code="not_found",
             request=ListApprovals(run="key:nobody"),
@@ -131,6 +156,7 @@ SCENARIOS = (
         request=lambda s: AnswerApproval(s, "parity_ok", True, b"null", "fine", "ada"),
         rest=lambda s: Rest("POST", f"/approvals/{s}/parity_ok/approve", {"comment": "fine", "as": "ada"}),
         fields=f"{STANDING} {VOTES}",
+        made="question=question",
         nowhere=MISSING,
     ),
     Scenario(
@@ -139,6 +165,7 @@ SCENARIOS = (
         request=lambda s: AnswerApproval(s, "parity_ok", False, b"null", "no", "ada"),
         rest=lambda s: Rest("POST", f"/approvals/{s}/parity_ok/reject", {"comment": "no", "as": "ada"}),
         fields=f"{STANDING} {VOTES}",
+        made="question=question",
         nowhere=MISSING,
     ),
     Scenario(
@@ -147,6 +174,7 @@ SCENARIOS = (
         request=lambda s: DelegateApproval(s, "parity_ok", "cleo", "ada"),
         rest=lambda s: Rest("POST", f"/approvals/{s}/parity_ok/delegate", {"to": "cleo", "as": "ada"}),
         fields=STANDING,
+        made="question=question",
         nowhere=MISSING,
     ),
     Scenario(

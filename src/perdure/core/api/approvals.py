@@ -47,6 +47,8 @@ class AnswerApproval(msgspec.Struct, frozen=True):
     comment: str = ""
     on_behalf_of: str = ""
     """In the name of another person: needs the permission ADMIN."""
+    question: str = ""
+    """`Standing.question` as it was read. Another one is asked now: the answer is refused with `conflict`. Empty: answers what is asked."""
 
 
 class DelegateApproval(msgspec.Struct, frozen=True):
@@ -54,6 +56,8 @@ class DelegateApproval(msgspec.Struct, frozen=True):
     name: str
     to: str
     on_behalf_of: str = ""
+    question: str = ""
+    """As in AnswerApproval."""
 
 
 class CreateLink(msgspec.Struct, frozen=True):

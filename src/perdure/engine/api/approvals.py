@@ -178,7 +178,7 @@ async def answer(api: NamespaceApi, r: AnswerApproval) -> Standing:
     except msgspec.DecodeError as e:
         raise InvalidInput(f"the value is not JSON: {e}") from None
     async with _held(api, run_id, r.name) as held:
-        after = await _vote(held, _standing(held), actor, ballot, None)
+        after = await _vote(held, _asked(held, r.name, r.question), actor, ballot, None)
     if after.resolved_us is not None:
         api.engine.events.message_sent.publish(run_id)
     return after
@@ -190,7 +190,7 @@ async def delegate(api: NamespaceApi, r: DelegateApproval) -> Standing:
     run_id = (await api.last_of(r.run)).run_id
     actor = await _actor(api, r.on_behalf_of)
     async with _held(api, run_id, r.name) as held:
-        asked = _standing(held)
+        asked = _asked(held, r.name, r.question)
         ap.check_open(asked)
         if not asked.assignees:
             raise Conflict(f"anyone may answer {r.name!r}: it has no assignee to take it over from")
@@ -226,7 +226,7 @@ async def create_link(api: NamespaceApi, r: CreateLink) -> LinkCreated:
         elif not held.is_active:
             raise _Gone
         expires_us = held.now_us + lasts_us
-        question = held.standing.question if held.standing is not None else BY_NAME
+        question = held.standing.digest if held.standing is not None else BY_NAME
         id = secrets.token_bytes(ID_BYTES)
         link = Link(r.kind, api.caller.namespace, run_id, r.name, r.who, expires_us, id, question)
         detail: AuditDetail = {"name": r.name, "who": r.who, "link": link.id.hex(), "expires": ap.moment(expires_us)}
@@ -316,7 +316,7 @@ async def _vote(held: HeldApproval, asked: Standing, actor: Actor, ballot: Ballo
     verdict = ap.verdict_of(asked.spec, votes)
     if verdict is not None:
         envelope = ap.envelope(votes, verdict)
-        await held.decide(encode_message(PromiseMessage(asked.name, envelope, True, asked.question)))
+        await held.decide(encode_message(PromiseMessage(asked.name, envelope, True, asked.digest)))
     detail: AuditDetail = {"name": asked.name, "who": who, "via": actor.via, "decided": verdict is not None}
     if link is not None:
         detail["link"] = link.id.hex()
@@ -344,8 +344,19 @@ class _Gone(Exception):
 
 def _check_question(link: Link, asked: Standing) -> None:
     """A link is for the question it was made for. The run may have been retried since, and ask something else under the name."""
-    if link.question != asked.question:
+    if link.question != asked.digest:
         raise Conflict(f"the approval {asked.name!r} asks something else now. Ask for a new link.")
+
+
+def _asked(held: HeldApproval, name: str, question: str) -> Standing:
+    """The approval in its lock, if it still asks the question that an answer names."""
+    found = held.standing
+    # Without one, a run that was retried or continued as new has not asked again yet.
+    if question and held.is_active and (found is None or found.question != question):
+        raise Conflict(
+            f"the question of the approval {name!r} has changed since you read it; nothing was recorded. Read it again, then answer"
+        )
+    return _standing(held)
 
 
 def _standing(held: HeldApproval) -> Standing:

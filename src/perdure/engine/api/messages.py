@@ -149,7 +149,7 @@ async def resolve(api: NamespaceApi, r: ResolvePromise) -> None:
 
     async def send(target: bytes) -> bool | None:
         asked = await api.ports.approvals.find(api.ns, target, r.name)  # an approval's value is for what it asks now
-        question = asked.question if asked is not None else BY_NAME
+        question = asked.digest if asked is not None else BY_NAME
         body = encode_message(PromiseMessage(r.name, value, is_authorized, question))
         active, won = await api.ports.store.resolve_promise(
             target, api.ns, r.name, body, authorized=is_authorized, question=question

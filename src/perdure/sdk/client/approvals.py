@@ -27,6 +27,8 @@ class OpenApproval(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """`Approval(name)`; a later question of the same run is `name#2`."""
     workflow: str
+    question: str
+    """Names what is asked. Pass it to `approve` and `reject`, so that your answer counts for this question or is refused."""
     title: str
     description: str
     details: Any
@@ -69,6 +71,7 @@ def _info(standing: Standing) -> OpenApproval:
         run_id=ids.text(standing.run_id),
         name=standing.name,
         workflow=standing.workflow,
+        question=standing.question,
         title=spec.title,
         description=spec.description,
         details=spec.details,

@@ -189,10 +189,11 @@ class Handle(Generic[R_co]):
         by: str = "",
         comment: str = "",
         nth: int = 1,
+        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Approve a question of the run; see `Approval.approve`."""
-        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth, question=question)
         form: Any = value  # None: it has none
         return await approval.approve_on(self._backend, self.id, form, decision, within_s=within(timeout))
 
@@ -203,10 +204,11 @@ class Handle(Generic[R_co]):
         by: str = "",
         comment: str = "",
         nth: int = 1,
+        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Reject a question of the run; see `Approval.reject`."""
-        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth, question=question)
         return await approval.reject_on(self._backend, self.id, decision, within_s=within(timeout))
 
     async def events(self, after: int = 0, *, timeout: Duration | None = None) -> AsyncIterator[Event]:

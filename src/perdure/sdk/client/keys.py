@@ -25,6 +25,7 @@ class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     comment: str = ""
     nth: int = 1
+    question: str = ""
 
 
 def within(timeout: Duration | None) -> float | None:

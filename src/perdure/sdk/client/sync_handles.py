@@ -147,10 +147,13 @@ class SyncHandle(Generic[R_co]):
         by: str = "",
         comment: str = "",
         nth: int = 1,
+        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Approve a question of the run; see `Approval.approve`."""
-        return self._loop.call(self._client.approve(approval, value, by=by, comment=comment, nth=nth, timeout=timeout))
+        return self._loop.call(
+            self._client.approve(approval, value, by=by, comment=comment, nth=nth, question=question, timeout=timeout)
+        )
 
     def reject(
         self,
@@ -159,10 +162,13 @@ class SyncHandle(Generic[R_co]):
         by: str = "",
         comment: str = "",
         nth: int = 1,
+        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Reject a question of the run; see `Approval.reject`."""
-        return self._loop.call(self._client.reject(approval, by=by, comment=comment, nth=nth, timeout=timeout))
+        return self._loop.call(
+            self._client.reject(approval, by=by, comment=comment, nth=nth, question=question, timeout=timeout)
+        )
 
     def events(self, after: int = 0, *, timeout: Duration | None = None) -> Iterator[Event]:
         """The run's history as it grows, until the run ends. A failure that was retried is not the end. `timeout`: of each call."""

@@ -31,6 +31,7 @@ from perdure.core.calls import encode_json
 from perdure.core.errors import InvalidInput, PerdureError, RateLimited
 from perdure.core.limits import COMMENT_CHARS_MAX, LINK_CHARS_MAX, NAME_CHARS_MAX
 from perdure.core.links import Link
+from perdure.core.questions import QUESTION_CHARS
 from perdure.engine.api.approvals import Ballot, Links
 from perdure.server.auth.addresses import client_of
 from perdure.server.auth.rates import Buckets
@@ -61,6 +62,15 @@ As = Annotated[
     Field(default=None, alias="as", description="In whose name; for administrators. Your own unless given."),
 ]
 
+Question = Annotated[
+    str,
+    Field(
+        max_length=QUESTION_CHARS,
+        description="The approval's `question` as you read it. If the run asks something else now, the answer is `conflict`.",
+        examples=["9f86d081884c7d65"],
+    ),
+]
+
 router = APIRouter(tags=["approvals"], route_class=GuardedRoute)
 
 
@@ -77,6 +87,10 @@ class ApprovalInfo(BaseModel):
 
     run_id: str = Field(examples=[m.ID])
     name: str = Field(examples=["publish"])
+    question: str = Field(
+        description="Names what is asked. Give it back with an answer: if the run asks something else by then, the answer is refused.",
+        examples=["9f86d081884c7d65"],
+    )
     workflow: str
     key: str | None = Field(description="The key that the run's starter gave it.")
     url: str = Field(description="The page of the run.")
@@ -100,11 +114,13 @@ class ApprovalInfo(BaseModel):
 class AnswerApprovalRequest(m.Body):
     value: Any = Field(default=None, description="By the approval's form; a no brings none along.")
     comment: Annotated[str, Field(max_length=COMMENT_CHARS_MAX)] = ""
+    question: Question = ""
     as_: As
 
 
 class DelegateApprovalRequest(m.Body):
     to: m.Name = Field(description="Who is asked instead.", examples=["grace"])
+    question: Question = ""
     as_: As
 
 
@@ -148,6 +164,7 @@ def view_of(s: Standing, public_url: str) -> ApprovalInfo:
     return ApprovalInfo(
         run_id=run_id,
         name=s.name,
+        question=s.question,
         workflow=s.workflow,
         key=views.own_key(s.key),
         url=f"{public_url}/runs/{run_id}",
@@ -235,7 +252,7 @@ async def approve(
     caller: Annotated[RestCaller, asks(acts.ANSWER)], id: RunName, name: ApprovalName, body: AnswerApprovalRequest
 ) -> ApprovalInfo:
     """Approve. The answer counts with those of others; the approval is returned as it stands then."""
-    return await _answer(caller, AnswerApproval(id, name, True, _json_value(body.value), body.comment, body.as_ or ""))
+    return await _answer(caller, id, name, body, is_approved=True)
 
 
 @router.post("/approvals/{id}/{name:path}/reject", responses=responses(401, 403, 404, 409, 413, 422))
@@ -243,15 +260,15 @@ async def reject(
     caller: Annotated[RestCaller, asks(acts.ANSWER)], id: RunName, name: ApprovalName, body: AnswerApprovalRequest
 ) -> ApprovalInfo:
     """Reject."""
-    return await _answer(caller, AnswerApproval(id, name, False, _json_value(body.value), body.comment, body.as_ or ""))
+    return await _answer(caller, id, name, body, is_approved=False)
 
 
-async def _answer(caller: RestCaller, answer: AnswerApproval) -> ApprovalInfo:
+async def _answer(
+    caller: RestCaller, id: str, name: str, body: AnswerApprovalRequest, *, is_approved: bool
+) -> ApprovalInfo:
+    value = encode_json(body.value)
+    answer = AnswerApproval(id, name, is_approved, value, body.comment, body.as_ or "", body.question)
     return view_of(await caller.call(acts.ANSWER, answer), caller.api.api.public_url)
-
-
-def _json_value(value: Any) -> bytes:
-    return encode_json(value)
 
 
 @router.post("/approvals/{id}/{name:path}/delegate", responses=responses(401, 403, 404, 409, 413, 422))
@@ -259,7 +276,7 @@ async def delegate(
     caller: Annotated[RestCaller, asks(acts.DELEGATE)], id: RunName, name: ApprovalName, body: DelegateApprovalRequest
 ) -> ApprovalInfo:
     """Ask another person instead of you."""
-    after = await caller.call(acts.DELEGATE, DelegateApproval(id, name, body.to, body.as_ or ""))
+    after = await caller.call(acts.DELEGATE, DelegateApproval(id, name, body.to, body.as_ or "", body.question))
     return view_of(after, caller.api.api.public_url)
 
 
