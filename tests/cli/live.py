@@ -34,12 +34,16 @@ def clean_environment() -> dict[str, str]:
 
 
 class Terminal(io.StringIO):
+    """For output; and as `typed`, for what a person types."""
+
     def isatty(self) -> bool:
         return True
 
 
-def perdure(*words: str, tty: bool = False, stdin: str = "", **environment: str) -> Done:
-    """`perdure WORDS`, in this process."""
+def perdure(
+    *words: str, tty: bool = False, stdin: str = "", typed: io.StringIO | None = None, **environment: str
+) -> Done:
+    """`perdure WORDS`, in this process. `typed`: by a person at a terminal."""
     out, err = (Terminal() if tty else io.StringIO()), io.StringIO()
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_") and k != "NO_COLOR"}
     variables = kept | {"COLUMNS": "160", "TERM": "xterm"} | environment
@@ -47,7 +51,7 @@ def perdure(*words: str, tty: bool = False, stdin: str = "", **environment: str)
     with (
         mock.patch.dict(os.environ, variables, clear=True),
         mock.patch.object(sys, "argv", ["perdure", *words]),
-        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        mock.patch.object(sys, "stdin", typed or io.StringIO(stdin)),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import asyncpg
 import httpx2
 import pytest
 
 from perdure.core.access import NewKey, Role
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store import api_keys
-from tests.cli.live import ROOT, Cli
+from tests.cli.live import ROOT, Cli, Terminal
 from tests.cli.processes import server, started
 from tests.fakes.waiting import until_sync
 
@@ -268,6 +270,85 @@ def test_what_is_delegated_is_for_the_other_one(office: Office, style: str, door
     assert answer(office, run, "eve", True, 2, "")[0] is True
     assert answer(office, run, "ben", True, 3, "")[0] is True
     assert office.said(run) == "approved at 3"
+
+
+# -- the question --------------------------------------------------------------------------------------------------
+
+
+def question(office: Office, run: str, title: str) -> str:
+    """As the command line lists it, once the run asks it."""
+
+    def listed() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(office.cli("ada", "approvals", "--run", run, "-o", "json").out)
+        return [a for a in found if a["title"] == title]
+
+    until_sync(lambda: bool(listed()))
+    return str(listed()[0]["question"])
+
+
+@pytest.fixture
+def retried(office: Office, tmp_path: Path) -> tuple[str, str, str]:
+    """A run that asks something else under the same name after its retry, and both questions."""
+    flag = tmp_path / "flag"
+    run = str(office.cli("admin", "run", "asking_again", f"flag={flag}").lines[0][0])
+    old = question(office, run, "Refund 5?")
+    assert office.cli("admin", "signal", run, "go", "1").code == 0
+    office.cli("admin", "watch", run)
+    flag.touch()
+    assert office.cli("admin", "retry", run).code == 0
+    return run, old, question(office, run, "Pay 1,000,000?")
+
+
+def test_votes_for_the_question_before_a_retry_are_refused(office: Office, retried: tuple[str, str, str]) -> None:
+    run, old, new = retried
+    for verb, more in (("approve", {}), ("reject", {}), ("delegate", {"to": "eve"})):
+        answer = office.rest("ada", "POST", f"/approvals/{run}/sign/{verb}", {"question": old, **more})
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict"), verb
+        assert "changed since you read it" in answer.json()["detail"]
+        words = ["approval", verb, run, "sign", "--question", old, *[f"--{k}={v}" for k, v in more.items()]]
+        done = office.cli("ada", *words)
+        assert done.code != 0 and "changed since you read it" in done.err, verb
+    view = office.rest("ada", "GET", f"/approvals/{run}/sign").json()
+    assert (view["question"], view["votes"], view["assignees"]) == (new, [], ["ada"])
+    assert office.cli("ada", "approve", run, "sign", "--question", new).code == 0
+    assert office.said(run) == "paid"
+
+
+def test_a_terminal_answers_the_question_that_it_showed(office: Office, retried: tuple[str, str, str]) -> None:
+    run, _, _ = retried
+    no = office.cli("ada", "approve", run, "sign", tty=True, typed=Terminal("n\n"), NO_COLOR="1")
+    assert no.code == 1 and "Pay 1,000,000?" in no.out and "Approve?" in no.err
+    assert office.rest("ada", "GET", f"/approvals/{run}/sign").json()["votes"] == []
+    yes = office.cli("ada", "approve", run, tty=True, typed=Terminal("y\n"), NO_COLOR="1")
+    assert yes.code == 0, yes.err
+    assert office.said(run) == "paid"
+
+
+class Hesitation(Terminal):
+    """A person who confirms after the run has come to ask something else."""
+
+    def __init__(self, dsn: str, run: str) -> None:
+        super().__init__("y\n")
+        self._dsn, self._run = dsn, run
+
+    def readline(self, size: int | None = -1, /) -> str:
+        asyncio.run(self._change())
+        return super().readline(-1 if size is None else size)
+
+    async def _change(self) -> None:
+        c = await asyncpg.connect(self._dsn)
+        try:
+            await c.execute("update perdure.promise set question = 'another' where run_id = $1", UUID(self._run))
+        finally:
+            await c.close()
+
+
+def test_a_terminal_sends_no_answer_to_a_question_asked_meanwhile(office: Office) -> None:
+    run = office.ask("code")
+    words = ("approve", run, "--value", '{"price": 3}')
+    done = office.cli("ada", *words, tty=True, typed=Hesitation(office.dsn, run), NO_COLOR="1")
+    assert done.code != 0 and "changed since you read it" in done.err
+    assert office.rest("ada", "GET", f"/approvals/{run}/sign").json()["votes"] == []
 
 
 # -- links ---------------------------------------------------------------------------------------------------------

@@ -183,7 +183,11 @@ async def test_a_run_is_started_found_understood_and_answered(site: Site) -> Non
         assert [(r["id"], r["waiting"]["on"]) for r in listed] == [(run, "approval")]
         (asks,) = (await agent.call("list_approvals", run=run))["items"]
         assert (asks["name"], asks["title"]) == ("sign", "Sign it?")
-        answered = await agent.result("approve", run=run, name="sign", value={"price": 5}, comment="fine")
+        stale = {"run": run, "name": "sign", "question": "0" * 16}
+        assert "changed since you read it" in await agent.refusal("approve", value={"price": 5}, **stale)
+        assert "changed since you read it" in await agent.refusal("reject", **stale)
+        given = {"value": {"price": 5}, "comment": "fine", "question": asks["question"]}
+        answered = await agent.result("approve", run=run, name="sign", **given)
         assert [(v["who"], v["approved"], v["comment"]) for v in answered["votes"]] == [("ada", True, "fine")]
         assert "price is missing" in await agent.refusal("approve", run=run, name="sign", value={"cost": 5})
         cancelled = await agent.result("cancel_run", run=run, reason="the test is over")

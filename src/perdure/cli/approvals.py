@@ -20,6 +20,13 @@ As = Annotated[
     str | None,
     typer.Option("--as", metavar="NAME", help="Answer for this person; administrators only. Default: your API key."),
 ]
+Question = Annotated[
+    str | None,
+    typer.Option(
+        "--question", metavar="ID", help="The `question` you read in the list. Refused if the run asks another one now."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Comment = Annotated[str | None, typer.Option("--comment", "-c", help="Shown with the answer.")]
 
 approval = typer.Typer(help="List and answer approvals.", no_args_is_help=True)
@@ -100,29 +107,65 @@ def approve(
         typer.Option("--value", "-v", metavar="JSON", help="Values of the form, @FILE, or - for stdin."),
     ] = None,
     comment: Comment = None,
+    question: Question = None,
+    yes: Yes = False,
     as_: As = None,
 ) -> None:
-    """Approve what a run asks for."""
+    """Approve what a run asks for. On a terminal, shows the question and asks you to confirm."""
     given = json_argument(value, "--value") if value is not None else None
-    _answer(server, run, name, "approve", {"value": given, "comment": comment, "as": as_})
+    body = {"value": given, "comment": comment, "question": question, "as": as_}
+    _answer(server, run, name, "approve", body, yes=yes)
 
 
 @approval.command()
 @remote
-def reject(server: Remote, run: RunId, name: Name = None, comment: Comment = None, as_: As = None) -> None:
-    """Reject what a run asks for."""
-    _answer(server, run, name, "reject", {"comment": comment, "as": as_})
+def reject(
+    server: Remote,
+    run: RunId,
+    name: Name = None,
+    comment: Comment = None,
+    question: Question = None,
+    yes: Yes = False,
+    as_: As = None,
+) -> None:
+    """Reject what a run asks for. On a terminal, shows the question and asks you to confirm."""
+    _answer(server, run, name, "reject", {"comment": comment, "question": question, "as": as_}, yes=yes)
 
 
-def _answer(server: Remote, run: str, name: str | None, verb: str, body: dict[str, Any]) -> None:
+def _answer(server: Remote, run: str, name: str | None, verb: str, body: dict[str, Any], *, yes: bool) -> None:
+    import sys
+
+    if not yes and body["question"] is None and server.out.is_for_people and sys.stdin.isatty():
+        resolved = server.resolve(run)
+        asked = _only(server, resolved) if name is None else server.api.get(_path(resolved, name))
+        if asked["status"] == "open":
+            _confirm(server, asked, verb)
+        run, name, body = resolved, str(asked["name"]), {**body, "question": asked["question"]}
     found = _post(server, run, name, verb, body)
     done = {"approve": "approved", "reject": "rejected"}[verb]
     if found["status"] == "open":
-        yes = sum(v["approved"] for v in found["votes"])
-        outcome = f"{yes} of {found['quorum']} approvals; waiting for the others"
+        votes = sum(v["approved"] for v in found["votes"])
+        outcome = f"{votes} of {found['quorum']} approvals; waiting for the others"
     else:
         outcome = f"decided: {found['status']}"
     _announce(server, found, done, outcome, f"perdure show {found['run_id']}")
+
+
+def _confirm(server: Remote, asked: dict[str, Any], verb: str) -> None:
+    import json
+
+    from rich.text import Text
+
+    from perdure.core.names import escaped
+
+    details = "" if asked["details"] is None else json.dumps(asked["details"], ensure_ascii=False)
+    server.out.console.print(
+        Text.assemble((escaped(asked["name"]), "bold"), f"  {escaped(asked['title'])}"), soft_wrap=True
+    )
+    for text in filter(None, (asked["description"], details)):
+        server.out.console.print(Text(f"  {escaped(text)}"), soft_wrap=True)
+    if not typer.confirm(f"{verb.capitalize()}?", err=True):
+        raise typer.Exit(1)
 
 
 @approval.command()
@@ -132,10 +175,11 @@ def delegate(
     run: RunId,
     name: Name = None,
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="Person or group to ask instead.")] = ...,  # type: ignore[assignment]
+    question: Question = None,
     as_: As = None,
 ) -> None:
     """Delegate an approval to another person or group."""
-    found = _post(server, run, name, "delegate", {"to": to, "as": as_})
+    found = _post(server, run, name, "delegate", {"to": to, "question": question, "as": as_})
     _announce(
         server,
         found,
@@ -174,7 +218,8 @@ def link(
             raise InvalidInput("give --for PERSON for an approval, or the name of a promise")
         made = server.api.post(server.path(run, "promises", name, "links"), body)
     else:
-        made = server.api.post(_path(server, run, name, "links"), body)
+        resolved = server.resolve(run)
+        made = server.api.post(_path(resolved, name or str(_only(server, resolved)["name"]), "links"), body)
     out = server.out
     out.one(
         made,
@@ -186,27 +231,32 @@ def link(
 
 def _post(server: Remote, run: str, name: str | None, verb: str, body: dict[str, Any]) -> dict[str, Any]:
     given = {k: v for k, v in body.items() if v is not None}
-    found: dict[str, Any] = server.api.post(_path(server, run, name, verb), given)
+    resolved = server.resolve(run)
+    if name is None:
+        only = _only(server, resolved)
+        name = str(only["name"])
+        given.setdefault("question", only["question"])
+    found: dict[str, Any] = server.api.post(_path(resolved, name, verb), given)
     return found
 
 
-def _path(server: Remote, run: str, name: str | None, verb: str) -> str:
+def _path(run: str, name: str, verb: str = "") -> str:
     from perdure.programs.http_client import segment
 
-    resolved = server.resolve(run)
-    return f"/approvals/{segment(resolved)}/{segment(name or _only(server, resolved))}/{verb}"
+    return f"/approvals/{segment(run)}/{segment(name)}{f'/{verb}' if verb else ''}"
 
 
-def _only(server: Remote, run: str) -> str:
+def _only(server: Remote, run: str) -> dict[str, Any]:
     """The only open approval of the run."""
     from perdure.core.errors import InvalidInput, NotFound
 
-    names = [a["name"] for a in server.api.items("/approvals", [("run", run)], limit=20)]
-    if not names:
+    found: list[dict[str, Any]] = list(server.api.items("/approvals", [("run", run)], limit=20))
+    if not found:
         raise NotFound(f"run {run} has no open approval; `perdure show {run}` shows what it is waiting for")
-    if len(names) > 1:
-        raise InvalidInput(f"run {run} has several open approvals; name one of them: {', '.join(names)}")
-    return str(names[0])
+    if len(found) > 1:
+        names = ", ".join(a["name"] for a in found)
+        raise InvalidInput(f"run {run} has several open approvals; name one of them: {names}")
+    return found[0]
 
 
 def _announce(server: Remote, approval: dict[str, Any], verb: str, outcome: str, *commands: str) -> None:

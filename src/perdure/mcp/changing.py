@@ -9,6 +9,7 @@ from pydantic import Field
 
 from perdure.core.api import approvals, dead_letters, flow_control, messages, named_events, repairs, runs, schedules
 from perdure.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, NAME_CHARS_MAX
+from perdure.core.questions import QUESTION_CHARS
 from perdure.mcp.reading import ALL_DEAD_LETTERS, WAIT_S_MAX, DeadLetterFilters
 from perdure.mcp.tools import (
     PAGE_DEFAULT,
@@ -32,6 +33,13 @@ KeyArgument = Annotated[
 ]
 Comment = Annotated[
     str, Field(max_length=TEXT_ARGUMENT_CHARS_MAX, description="Kept with the answer and shown to people.")
+]
+Question = Annotated[
+    str,
+    Field(
+        max_length=QUESTION_CHARS,
+        description="The approval's question as list_approvals gave it. Always give it: the answer is refused if the run asks another one now.",
+    ),
 ]
 DONE: Answer = {"result": {"done": True}}
 
@@ -158,16 +166,20 @@ def approve(
     name: NameArgument,
     value: Annotated[Any, Field(description="The fields of the approval's form; list_approvals shows it.")] = None,
     comment: Comment = "",
+    question: Question = "",
 ) -> Answer:
     """Approve what a run asks for, as the owner of the API key. Only for those who are asked."""
-    body = {"value": value, "comment": comment}
+    body = {"value": value, "comment": comment, "question": question}
     return {"result": api.post(f"/approvals/{segment(run)}/{segment(name)}/approve", body)}
 
 
 @changes(approvals.ANSWER, is_destructive=True)
-def reject(api: HttpApi, run: RunArgument, name: NameArgument, comment: Comment = "") -> Answer:
+def reject(
+    api: HttpApi, run: RunArgument, name: NameArgument, comment: Comment = "", question: Question = ""
+) -> Answer:
     """Reject what a run asks for, as the owner of the API key. Only for those who are asked."""
-    return {"result": api.post(f"/approvals/{segment(run)}/{segment(name)}/reject", {"comment": comment})}
+    body = {"comment": comment, "question": question}
+    return {"result": api.post(f"/approvals/{segment(run)}/{segment(name)}/reject", body)}
 
 
 @changes(named_events.EMIT, is_destructive=True)
