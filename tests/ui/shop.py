@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
 from perdure import Approval, Retry, Signal, State, task, wf, workflow
-from perdure.errors import FinalError
+from perdure.errors import FinalError, TaskFailed
 from tests.ui.seed.pace import pause
 
 
@@ -16,6 +17,7 @@ class Terms:
     note: str = ""
 
 
+pay = Approval("pay", title="Pay out")
 publish = Approval("publish", Terms, title="Publish the report", assignees=["ops"], timeout="2d")
 steer = Signal("steer", str)
 never = Signal("never", str)
@@ -77,6 +79,24 @@ async def fragile_part(flag: str, n: int = 0) -> str:
 async def mend(flag: str) -> str:
     await greet("before")
     return await fragile_part(flag)
+
+
+async def ask_to_pay(amount: str) -> None:
+    await pay.wait(details={"amount": amount})
+
+
+@workflow
+async def refund(flag: str) -> str:
+    """Asks to pay 5. Once it was retried, asks to pay 1,000,000 under the same name."""
+    try:
+        await fragile_part(flag)
+    except TaskFailed:
+        asking = asyncio.create_task(ask_to_pay("5"))
+        await steer.next()
+        asking.cancel()
+        raise
+    await ask_to_pay("1,000,000")
+    return "paid"
 
 
 @workflow

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.fakes.waiting import until_sync
 from tests.ui.conftest import Visit
 from tests.ui.site import TICK, Site
 
@@ -98,6 +99,52 @@ def test_approve_on_the_approvals_page(shop: Site, admin: Visit) -> None:
     assert shop.result(run)["result"] == "October for 7"
     page.goto(f"{shop.url}/runs/{run}")
     status(page, "Success")
+
+
+def asked_to_pay(shop: Site, run: str, amount: str) -> None:
+    """Until the run asks it."""
+    until_sync(
+        lambda: [a["details"] for a in shop.ask("GET", f"/approvals?run={run}")["items"]] == [{"amount": amount}]
+    )
+
+
+def retry_with_another_question(shop: Site, run: str, flag: Path) -> None:
+    shop.ask("POST", f"/runs/{run}/signals/steer", "go")
+    assert shop.result(run)["status"] == "failed"
+    flag.touch()
+    shop.ask("POST", f"/runs/{run}/retry")
+    asked_to_pay(shop, run, "1,000,000")
+
+
+@pytest.mark.parametrize("sends", ["at once", "after the page has noticed"])
+def test_an_approval_is_sent_for_the_question_on_the_page(shop: Site, admin: Visit, tmp_path: Path, sends: str) -> None:
+    flag = tmp_path / "flag"
+    run = shop.start("refund", input={"flag": str(flag)})
+    asked_to_pay(shop, run, "5")
+    page = admin.page(f"/approvals?whose=all&item={run}/pay")
+    decision = page.get_by_role("region", name="Decision")
+    expect(page.get_by_role("cell", name="5", exact=True)).to_be_visible()
+    decision.get_by_label("Comment").fill("only 5")
+    if sends == "at once":
+        page.route(
+            "**/api/v1/approvals?**", lambda route: route.abort("connectionrefused")
+        )  # the page keeps showing what it has read
+        retry_with_another_question(shop, run, flag)
+        with page.expect_response(re.compile("/approve$")) as sent:
+            decision.get_by_role("button", name=re.compile("^Approve")).click()
+        assert (sent.value.status, sent.value.json()["code"]) == (409, "conflict")
+        expect(decision.get_by_text("changed since you read it")).to_be_visible()
+        page.unroute("**/api/v1/approvals?**")
+    else:
+        retry_with_another_question(shop, run, flag)
+    expect(page.get_by_role("cell", name="1,000,000")).to_be_visible()
+    expect(decision.get_by_role("alert")).to_contain_text("asks something else now")
+    expect(decision.get_by_role("button", name=re.compile("^Approve"))).to_have_count(0)
+    assert shop.ask("GET", f"/approvals/{run}/pay")["votes"] == []
+    decision.get_by_role("button", name="Decide on the new question").click()
+    expect(decision.get_by_label("Comment")).to_have_value("")
+    decision.get_by_role("button", name=re.compile("^Approve")).click()
+    assert shop.result(run)["result"] == "paid"
 
 
 def test_send_a_signal(shop: Site, admin: Visit) -> None:

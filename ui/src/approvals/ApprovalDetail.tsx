@@ -9,7 +9,7 @@ import { clockMinutes, time } from "../format/times";
 import { Actor } from "../parts/Actor";
 import { Icon, StatusMark } from "../parts/icons";
 import { brief, Payload, visible } from "../parts/Payload";
-import { DecisionForm } from "./DecisionForm";
+import { DecisionForm, type Shown } from "./DecisionForm";
 import { type PathNode, usePath } from "./data";
 import { type FactTable, labelOf, layout, shownScalar } from "./details";
 import { type Approval, orList } from "./inbox";
@@ -18,7 +18,7 @@ const ROWS_SHOWN = 8;
 const PATH_BEFORE = 4;
 const PATH_AFTER = 3;
 
-export function ApprovalDetail(props: { approval: Approval; isGone: boolean; onNext?: () => void }) {
+export function ApprovalDetail(props: Shown) {
   const { approval } = props;
   const found = layout(approval.details);
   return (
@@ -74,7 +74,7 @@ export function ApprovalDetail(props: { approval: Approval; isGone: boolean; onN
           )}
           <Activity approval={approval} />
         </div>
-        <DecisionForm approval={approval} isGone={props.isGone} onNext={props.onNext} />
+        <DecisionForm {...props} />
       </div>
     </article>
   );

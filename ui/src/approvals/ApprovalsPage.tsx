@@ -1,4 +1,5 @@
 /** Approvals: what people are asked to decide, by deadline. */
+import { useState } from "react";
 import { duration } from "../format/durations";
 import { count } from "../format/numbers";
 import { brief } from "../parts/Payload";
@@ -12,6 +13,7 @@ import { TopBar } from "../shell/TopBar";
 import { useUrl } from "../shell/url";
 import { ApprovalDetail } from "./ApprovalDetail";
 import { DecidedInbox } from "./DecidedInbox";
+import type { Shown } from "./DecisionForm";
 import { OPEN_SHOWN, useApproval, useInbox, useOneApproval, useOpen, type Whose } from "./data";
 import { layout, shownScalar } from "./details";
 import { type Approval, type Entry, grouped, keyOf, SOON_MS } from "./inbox";
@@ -200,7 +202,7 @@ export function StatusOf({ approval, isGone = false }: { approval: Approval; isG
 function Selected({ entry, onNext }: { entry: Entry; onNext?: () => void }) {
   const found = useApproval(entry).data;
   const approval = entry.gone ? (found ?? entry.approval) : entry.approval;
-  return <ApprovalDetail key={keyOf(approval)} approval={approval} isGone={entry.gone} onNext={onNext} />;
+  return <Followed key={keyOf(approval)} approval={approval} isGone={entry.gone} onNext={onNext} />;
 }
 
 /** A link to an approval that is not in the list: it was decided, or it is for other people. */
@@ -209,5 +211,12 @@ function ByAddress({ item }: { item: string }) {
   const query = useOneApproval(runId, name, name !== "");
   if (query.error) return <Failed error={query.error} retry={() => void query.refetch()} />;
   if (!query.data) return <Skeleton rows={4} />;
-  return <ApprovalDetail approval={query.data} isGone={query.data.status !== "open"} />;
+  return <Followed key={item} approval={query.data} isGone={query.data.status !== "open"} />;
+}
+
+/** A form is for the question that it was opened for: if the run asks another one under the same name, it starts anew. */
+function Followed(props: Shown) {
+  const { question } = props.approval;
+  const [first] = useState(question);
+  return <ApprovalDetail key={question} hasChanged={question !== first} {...props} />;
 }

@@ -11,7 +11,7 @@ import { useKeys } from "../shell/keys";
 import { useUrl } from "../shell/url";
 import { ApprovalDetail } from "./ApprovalDetail";
 import { StatusOf } from "./ApprovalsPage";
-import { type Approval, deciders, keyOf } from "./inbox";
+import { type Approval, deciders, questionKey } from "./inbox";
 
 const PAGE = 50;
 
@@ -38,10 +38,10 @@ export function DecidedInbox() {
   });
   const all = query.data?.pages.flatMap((page) => page.items) ?? [];
   const asked = url.get("item");
-  const selected = all.find((a) => keyOf(a) === asked) ?? all[0];
+  const selected = all.find((a) => questionKey(a) === asked) ?? all[0];
   const step = (by: number) => {
     const next = all[Math.max(0, Math.min(all.length - 1, all.indexOf(selected as Approval) + by))];
-    if (next) url.set({ item: keyOf(next) });
+    if (next) url.set({ item: questionKey(next) });
     showSelected();
   };
   useKeys({ j: () => step(1), k: () => step(-1) });
@@ -61,10 +61,10 @@ export function DecidedInbox() {
         </div>
         {all.map((approval) => (
           <DecidedItem
-            key={keyOf(approval)}
+            key={questionKey(approval)}
             approval={approval}
             isCurrent={approval === selected}
-            onOpen={() => url.set({ item: keyOf(approval) })}
+            onOpen={() => url.set({ item: questionKey(approval) })}
           />
         ))}
         {query.hasNextPage && (
@@ -82,7 +82,7 @@ export function DecidedInbox() {
       </nav>
       <div className="detail scroll">
         {selected ? (
-          <ApprovalDetail key={keyOf(selected)} approval={selected} isGone />
+          <ApprovalDetail key={questionKey(selected)} approval={selected} isGone />
         ) : query.isPending ? (
           <Skeleton rows={4} height={52} />
         ) : query.error ? (

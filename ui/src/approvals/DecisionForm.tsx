@@ -23,8 +23,17 @@ import { type Approval, answerAs, mayAnswer, nextNodes, orList } from "./inbox";
 
 type Decision = "approve" | "reject";
 
-export function DecisionForm(props: { approval: Approval; isGone: boolean; onNext?: () => void }) {
+export interface Shown {
+  approval: Approval;
+  isGone: boolean;
+  /** The run asked something else when the page was opened. */
+  hasChanged?: boolean;
+  onNext?: () => void;
+}
+
+export function DecisionForm(props: Shown) {
   const { approval } = props;
+  const [isRead, setRead] = useState(!props.hasChanged);
   const { session, may } = useSession();
   const now = useNow();
   const isOwn = mayAnswer(approval, [session.name ?? null, session.subject ?? null]);
@@ -42,7 +51,9 @@ export function DecisionForm(props: { approval: Approval; isGone: boolean; onNex
         )}
         {may("operate") && <MoreActs approval={approval} isOwn={isOwn} />}
       </header>
-      {canAnswer ? (
+      {canAnswer && !isRead ? (
+        <Changed onRead={() => setRead(true)} />
+      ) : canAnswer ? (
         <Form approval={approval} isOwn={isOwn} />
       ) : (
         <p className="decided muted">
@@ -50,6 +61,19 @@ export function DecisionForm(props: { approval: Approval; isGone: boolean; onNex
         </p>
       )}
     </section>
+  );
+}
+
+/** Instead of the form, so that a click meant for the question before does not decide this one. */
+function Changed({ onRead }: { onRead: () => void }) {
+  return (
+    <div className="decided" role="alert">
+      <p>The run asks something else now. What you entered was not recorded.</p>
+      <p className="muted">Read the question again before you decide.</p>
+      <button type="button" className="btn" onClick={onRead}>
+        Decide on the new question
+      </button>
+    </div>
   );
 }
 
@@ -65,7 +89,12 @@ function Form({ approval, isOwn }: { approval: Approval; isOwn: boolean }) {
   const errors = decision === "approve" ? checkValue(schema, value) : {};
   const act = useAct({
     act: () => {
-      const request = { comment, as, ...(decision === "approve" && schema ? { value } : {}) };
+      const request = {
+        comment,
+        as,
+        question: approval.question,
+        ...(decision === "approve" && schema ? { value } : {}),
+      };
       const params = { path: { id: approval.run_id, name: approval.name } };
       return decision === "approve"
         ? body(api.POST("/api/v1/approvals/{id}/{name}/approve", { params, body: request }))
@@ -73,7 +102,7 @@ function Form({ approval, isOwn }: { approval: Approval; isOwn: boolean }) {
     },
     said: (answer) =>
       answer.status === "open" ? "Your answer is recorded; more are needed" : `${past(decision)}: ${answer.title}`,
-    refresh: [["approvals"], ["counts"]],
+    refresh: [["approvals"], ["approval"], ["counts"]],
     inForm: true,
     onDone: (answer) => client.setQueryData(["approval", answer.run_id, answer.name], answer),
   });
@@ -265,7 +294,7 @@ function DelegateDialog({ approval, isOwn, onClose }: { approval: Approval; isOw
       body(
         api.POST("/api/v1/approvals/{id}/{name}/delegate", {
           params: { path: { id: approval.run_id, name: approval.name } },
-          body: { to: to.trim(), as },
+          body: { to: to.trim(), as, question: approval.question },
         }),
       ),
     said: () => `${to.trim()} is asked now`,

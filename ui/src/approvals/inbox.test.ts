@@ -1,6 +1,17 @@
 import { describe, expect, it } from "vitest";
 import { labelOf, layout, shownScalar } from "./details";
-import { type Approval, answerAs, byDeadline, deciders, grouped, mayAnswer, merge, nextNodes, orList } from "./inbox";
+import {
+  type Approval,
+  answerAs,
+  byDeadline,
+  deciders,
+  grouped,
+  mayAnswer,
+  merge,
+  nextNodes,
+  orList,
+  questionKey,
+} from "./inbox";
 
 const NOW = Date.parse("2026-10-23T14:00:00Z");
 
@@ -36,6 +47,12 @@ describe("the inbox", () => {
     ]);
     expect(second[1]?.approval.title).toBe("changed");
     expect(merge(second, [soon]).find((e) => e.approval.name === "soon")?.gone).toBe(false);
+  });
+  it("shows a new question in the place of the one before, and as another one", () => {
+    const [before, after] = [approval("pay", null, { question: "a" }), approval("pay", null, { question: "b" })];
+    const shown = merge(merge([], [before, never]), [never, after]);
+    expect(shown.map((e) => e.approval.question)).toEqual(["b", undefined]);
+    expect(questionKey(before)).not.toBe(questionKey(after));
   });
   it("knows who may answer", () => {
     expect(mayAnswer(approval("a", null), ["lena"])).toBe(true);

@@ -16,6 +16,11 @@ export function keyOf(approval: { run_id: string; name: string }): string {
   return `${approval.run_id}/${approval.name}`;
 }
 
+/** A run that is retried may ask something else under the same name. */
+export function questionKey(approval: Approval): string {
+  return `${keyOf(approval)}?${approval.question}`;
+}
+
 function deadline(approval: Approval): number {
   return approval.deadline_at ? Date.parse(approval.deadline_at) : Number.POSITIVE_INFINITY;
 }
