@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.core import events as ev
 from perdure.core.approvals import Spec, encode_spec
-from perdure.core.questions import BY_NAME, Values, asked_by
+from perdure.core.questions import BY_NAME, QUESTION_CHARS, Values, asked_by, name_question
 
 
 def asked(name: str = "deal", **spec: Any) -> ev.PromiseCreated:
@@ -18,6 +18,12 @@ def test_the_same_question_at_another_time_is_the_same() -> None:
     assert asked_by(asked(deadline_us=1)) == asked_by(asked(deadline_us=2)) == asked_by(asked())
     assert asked_by(asked(details=5)) != asked_by(asked(details=6))
     assert asked_by(ev.PromiseCreated(0, "p")) == BY_NAME
+
+
+def test_a_question_is_named_for_one_run() -> None:
+    five, six = asked_by(asked(details=5)), asked_by(asked(details=6))
+    names = {name_question(run, question) for run in (bytes(16), bytes(15) + b"1") for question in (five, six)}
+    assert len(names) == 4 and {len(name) for name in names} == {QUESTION_CHARS}
 
 
 def test_an_answer_is_for_its_question_alone_and_the_first_one_stands() -> None:

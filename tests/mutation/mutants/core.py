@@ -217,6 +217,13 @@ MUTANTS = [
         "core/test_lifecycle.py",
     ),
     Mutant(
+        "questions-forget-the-run",
+        "core/questions.py",
+        "blake2b(run_id + question,",
+        "blake2b(question,",
+        "core/test_questions.py",
+    ),
+    Mutant(
         "approval-drop-a-condition",
         "core/approvals.py",
         "*(self.escalate_to if self.is_escalated else ())",

@@ -272,6 +272,20 @@ MUTANTS = [
         "store/test_schedule_store.py",
     ),
     Mutant(
+        "approvals-question-unchecked",
+        "engine/api/approvals.py",
+        "(found is None or found.question != question):",
+        "found is None:",
+        "e2e/test_message_life.py::test_a_vote_for_the_question_before_a_retry_is_refused",
+    ),
+    Mutant(
+        "approvals-question-not-asked-yet",
+        "engine/api/approvals.py",
+        "(found is None or found.question != question):",
+        "found is not None and found.question != question:",
+        "e2e/test_message_life.py::test_a_vote_before_the_new_question_is_asked_is_refused",
+    ),
+    Mutant(
         "schedules-validation-dropped",
         "engine/api/schedules.py",
         "    if until_us > clock_us:\n",
