@@ -33,7 +33,6 @@ from perdure.store import partitions
 from perdure.store.connections import connect
 from perdure.store.migrate import migrate
 from tests import shared_server, shared_work, starts, supervisor, tiers
-from tests.shared_server import FAST
 
 TEMPLATE = "perdure_template"
 SHARED_CLUSTER = os.environ.get("PERDURE_TEST_CLUSTER")
@@ -141,7 +140,7 @@ def open_directory() -> Iterator[Callable[..., Path]]:
 def cluster() -> Iterator[PrivateCluster]:
     """The server of this process. One that is running already, with the template, where PERDURE_TEST_CLUSTER says."""
     if SHARED_CLUSTER:
-        with PrivateCluster(SHARED_CLUSTER, settings=FAST) as shared:
+        with shared_server.join_shared(SHARED_CLUSTER) as shared:
             yield shared
         return
     yield shared_server.start_shared()
@@ -155,11 +154,11 @@ def migrated_template(cluster: PrivateCluster) -> str:
     dsn = cluster.create_database(TEMPLATE)
     # In a thread of its own, because the event loop of the test that asks first may not be disturbed.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, _migrated(dsn)).result()
+        thread.submit(asyncio.run, make_template(dsn)).result()
     return TEMPLATE
 
 
-async def _migrated(dsn: str) -> None:
+async def make_template(dsn: str) -> None:
     """With the partitions that an engine makes before its first write: making them takes longer than all else that it does."""
     await migrate(dsn)
     connection = await connect(dsn)

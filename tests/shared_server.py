@@ -45,10 +45,17 @@ class SharedCluster(PrivateCluster):
         self._connect().execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
     def stop(self, mode: StopMode = "fast") -> None:
+        self._disconnect()
+        super().stop(mode)
+
+    def leave(self) -> None:
+        self._disconnect()
+        super().leave()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        super().stop(mode)
 
     def _connect(self) -> psycopg.Connection:
         if self._connection is None:
@@ -61,6 +68,18 @@ def start_shared() -> SharedCluster:
         if not _started:
             _started.append(_start())
         return _started[0]
+
+
+@contextmanager
+def join_shared(directory: str) -> Iterator[SharedCluster]:
+    """A server that another process has started."""
+    server = SharedCluster(directory, settings=FAST)
+    with starts.watch.allowed(), _outside_of_tests():
+        server.start()
+    try:
+        yield server
+    finally:
+        server.leave()
 
 
 def stop_shared() -> None:

@@ -25,7 +25,7 @@ from perdure.localpg.postmaster import children_of
 from perdure.sdk.client.base import ClientBase
 from perdure.store.migrate import migrate
 from tests.cli import processes
-from tests.conftest import FAST
+from tests.shared_server import FAST
 from tests.fakes.client_calls import APPROVALS, BULK, CLIENT, HANDLE, SCHEDULES, VERSIONS, surface_flow
 from tests.fakes.waiting import until
 from tests.server.remote import worker

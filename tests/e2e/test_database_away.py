@@ -22,7 +22,7 @@ from perdure.sdk.client.backend import ambient
 from perdure.sdk.client.handles import Handle
 from perdure.store.migrate import migrate
 from tests.cli import processes
-from tests.conftest import FAST
+from tests.shared_server import FAST
 from tests.fakes.waiting import until
 from tests.server.remote import worker
 

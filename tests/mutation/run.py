@@ -10,7 +10,6 @@ A sample fails when less than three quarters of it are caught.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import hashlib
 import json
 import os
@@ -34,10 +33,10 @@ ROOT: Final = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perdure.localpg.cluster import PrivateCluster  # noqa: E402 - after the path
-from perdure.store.migrate import migrate  # noqa: E402
 from tests import supervisor  # noqa: E402
-from tests.conftest import FAST, TEMPLATE  # noqa: E402
+from tests.conftest import TEMPLATE  # noqa: E402
 from tests.mutation.mutants import LAYERS, Mutant, all_mutants  # noqa: E402
+from tests.shared_server import FAST  # noqa: E402
 
 RESULTS: Final = ROOT / ".mutation" / "results.json"
 COPIED: Final = (
@@ -56,6 +55,11 @@ COPIED: Final = (
 RATE_MIN: Final = 90
 SAMPLE_RATE_MIN: Final = 75
 """Of a sample. One survivor of twenty is printed, and no reason to stop a change that has nothing to do with it."""
+MIGRATIONS: Final = "store/migrations/"
+MAKE_TEMPLATE: Final = (
+    "import asyncio, sys; from tests.conftest import make_template; asyncio.run(make_template(sys.argv[1]))"
+)
+"""In a process of its own: migrations are those of the tree."""
 PASSED, FAILED, NOT_COLLECTED, NONE_SELECTED = 0, 1, 2, 5
 """Exit codes of pytest."""
 
@@ -86,8 +90,7 @@ class Slot:
             elif (ROOT / name).exists():
                 shutil.copy2(ROOT / name, self.tree / name)
         self.cluster.start()
-        dsn = self.cluster.create_database(TEMPLATE)
-        asyncio.run(migrate(dsn))
+        self._make_template()
 
     def close(self) -> None:
         self.cluster.stop("immediate")
@@ -98,14 +101,33 @@ class Slot:
         sound = file.read_text(encoding="utf-8")
         try:
             self._write(file, apply(m, sound))
+            if m.file.startswith(MIGRATIONS):
+                self._make_template()
             code, output = self.test(m.tests)
         finally:
             self._write(file, sound)
+            if m.file.startswith(MIGRATIONS):
+                self._make_template()
         verdicts = {PASSED: "survived", NONE_SELECTED: "survived", FAILED: "killed", NOT_COLLECTED: "killed"}
         verdict = verdicts.get(code, "broken")
         found = re.search(r"^(?:FAILED|ERROR) (\S.*)$", output, re.MULTILINE)
         by = found[1] if found else output[-2000:] if verdict == "broken" else ""
         return Result(m.id, verdict, by if verdict != "survived" else "", round(time.monotonic() - began, 1))
+
+    def _make_template(self) -> None:
+        """The migrated database that tests copy."""
+        self.cluster.drop_database(TEMPLATE)
+        dsn = self.cluster.create_database(TEMPLATE)
+        subprocess.run([sys.executable, "-c", MAKE_TEMPLATE, dsn], cwd=self.tree, env=self._env(), check=True)
+
+    def _env(self) -> dict[str, str]:
+        return os.environ | {
+            "PYTHONPATH": str(self.tree / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # a bug of the same size in the same second would not be compiled
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PERDURE_TEST_CLUSTER": str(self.cluster.directory),
+            "PERDURE_HYPOTHESIS_SEED": "1",
+        }
 
     def _write(self, file: Path, text: str) -> None:
         """Compiled code is found by size and by seconds, and a mutant may have both in common with its neighbour."""
@@ -132,17 +154,10 @@ class Slot:
             *self._options,
             *(f"tests/{test}" for test in tests.split()),
         ]
-        env = os.environ | {
-            "PYTHONPATH": str(self.tree / "src"),
-            "PYTHONDONTWRITEBYTECODE": "1",  # a bug of the same size in the same second would not be compiled
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PERDURE_TEST_CLUSTER": str(self.cluster.directory),
-            "PERDURE_HYPOTHESIS_SEED": "1",
-        }
         process = subprocess.Popen(
             command,
             cwd=self.tree,
-            env=env,
+            env=self._env(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -74,7 +74,7 @@ from perdure.localpg.cluster import PrivateCluster
 from tests.cli.processes import server, started
 @pytest.mark.parametrize("number", [1, 2])
 def test_servers(processes, ready, number, tmp_path):
-    from tests.conftest import FAST
+    from tests.shared_server import FAST
     import tempfile
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)

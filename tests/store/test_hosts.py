@@ -19,7 +19,7 @@ from perdure.localpg.postmaster import children_of, free_port
 from perdure.store import hosts, stalls
 from perdure.store.connect import connect as administer
 from perdure.store.connections import Connections, connect
-from tests.conftest import FAST
+from tests.shared_server import FAST
 
 
 def several(dsn: str, *ports: int, before: bool = True) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
-from tests.conftest import FAST
+from tests.shared_server import FAST
 from tests.ui.seed import history, present
 
 HERE = Path(__file__).parent
