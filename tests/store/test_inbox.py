@@ -16,11 +16,11 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.errors import InvalidInput, LimitReached, NotFound, RunFinished, Unavailable
 from perdure.core.limits import MESSAGES_PENDING_MAX
-from perdure.core.message_life import Ending
+from perdure.core.message_life import Ending, InboxKind
 from perdure.core.message_limits import HELD, NOT_THERE, REPEATED, TAKEN
 from perdure.core.messages import CancelMessage, Message, SignalMessage, TerminateMessage, kind_of, name_of
 from perdure.core.work import RunView
-from perdure.engine.commits.rows import Batch, CloseRow, EndedRow
+from perdure.engine.commits.rows import Batch, CloseRow, EndedRow, MessageRow, PromiseRow
 from perdure.engine.commits.store import EndsRefused, NotCommitted
 from perdure.engine.events import EngineEvents
 from perdure.engine.ports import SendRow
@@ -551,3 +551,172 @@ async def test_an_end_whose_engine_knows_of_no_messages_is_refused_while_there_a
     assert (refused.value.run_ids, refused.value.examined) == (frozenset({run_id}), True)
     assert await inbox(sql, run_id) == [b"x"], "nothing of such a commit is written"
     assert await sql.fetchval("select count(*) from perdure.run") == 0
+
+
+TALK = {InboxKind.SIGNAL, InboxKind.PROMISE, InboxKind.ANSWER, InboxKind.UPDATE}
+"""What senders were promised to be kept."""
+REQUESTS = {InboxKind.CANCEL, InboxKind.TERMINATE, InboxKind.PAUSE}
+
+
+async def put(sql: Any, run_id: bytes, *kinds: InboxKind) -> None:
+    for kind in kinds:
+        await sql.execute(
+            "insert into perdure.inbox (ns, run_id, body, kind, name) values (1, $1, '', $2, 'p')", _uuid(run_id), kind
+        )
+
+
+async def kinds(sql: Any, run_id: bytes, table: str = "inbox") -> list[str]:
+    found = await sql.fetch(f"select kind from perdure.{table} where run_id = $1 order by id", _uuid(run_id))
+    return [r["kind"] for r in found]
+
+
+@pytest.mark.parametrize("ending", [Ending.SUCCESS, Ending.FAILED, Ending.CANCELLED])
+async def test_an_end_sets_aside_what_senders_were_promised_and_nothing_else(
+    session: Session, sql: Any, ending: Ending
+) -> None:
+    run_id, other = await session.start(2)
+    await put(sql, run_id, *InboxKind)
+    await put(sql, other, *InboxKind)
+    await session.end(run_id, ending=ending)
+    assert await kinds(sql, run_id, "set_aside_message") == [kind for kind in InboxKind if kind in TALK]
+    assert await kinds(sql, run_id) == []
+    assert await kinds(sql, other) == [*InboxKind]
+
+
+async def test_a_run_that_continues_takes_along_all_but_answers_and_results(session: Session, sql: Any) -> None:
+    (run_id,) = await session.start()
+    following = new_run()
+    await put(sql, run_id, *InboxKind)
+    await session.end(run_id, following)
+    left_behind = {InboxKind.ANSWER, InboxKind.CHILD, InboxKind.TASK}
+    assert await kinds(sql, following) == [kind for kind in InboxKind if kind not in left_behind]
+    assert await kinds(sql, run_id, "set_aside_message") == [InboxKind.ANSWER]
+    assert await kinds(sql, run_id) == []
+
+
+@pytest.mark.parametrize("kind", InboxKind)
+async def test_success_gives_way_to_what_senders_were_promised_and_to_nothing_else(
+    session: Session, sql: Any, kind: InboxKind
+) -> None:
+    (run_id,) = await session.start()
+    await put(sql, run_id, kind)
+    batch = Batch()
+    batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH, True))
+    batch.ended.append(EndedRow(run_id, NS, Ending.SUCCESS, True, None, None, None))
+    if kind not in TALK:
+        await session.commit(batch)
+        return
+    with pytest.raises(EndsRefused):
+        await session.commit(batch)
+    assert await kinds(sql, run_id) == [kind]
+    (message_id,) = (await sql.fetchrow("select id from perdure.inbox")).values()
+    batch.consumed.append(message_id)
+    await session.commit(batch)
+    assert await kinds(sql, run_id) == await kinds(sql, run_id, "set_aside_message") == [], "the commit records it"
+
+
+@pytest.mark.parametrize("kind", sorted(TALK))
+async def test_an_end_without_knowledge_of_a_message_is_refused_for_each_kind(
+    session: Session, sql: Any, kind: InboxKind
+) -> None:
+    (run_id,) = await session.start()
+    await put(sql, run_id, kind)
+    batch = Batch()
+    batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH, False))
+    with pytest.raises(EndsRefused):
+        await session.commit(batch)
+
+
+async def test_signals_that_nobody_read_go_to_the_next_run_under_the_key(session: Session, sql: Any) -> None:
+    (run_id,) = await session.start()
+    heir = new_run()
+    await sql.execute("insert into perdure.run_key values (1, 'k', $1, '')", _uuid(run_id))
+    await put(sql, run_id, *InboxKind)
+    batch = Batch()
+    batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH, True))
+    batch.ended.append(EndedRow(run_id, NS, Ending.SUCCESS, False, None, None, heir))
+    batch.starts.append(start_row(heir, key="k", input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
+    batch.messages.append(MessageRow(heir, b"", "signal", "older"))
+    await session.commit(batch)
+    assert await sql.fetch("select name, kind from perdure.inbox where run_id = $1 order by id", _uuid(heir)) == [
+        ("older", "signal"),
+        ("p", "signal"),
+    ]
+    assert await kinds(sql, run_id, "set_aside_message") == ["promise", "answer", "update"]
+    assert await sql.fetchval("select run_id from perdure.run_key") == _uuid(heir)
+    assert await sql.fetchval("select count(*) from perdure.run_chain") == 0, "it is another run, not a chain"
+
+
+async def test_key_and_first_id_of_a_chain_name_its_last_run(session: Session, sql: Any) -> None:
+    (first,) = await session.start()
+    second, third = new_run(), new_run()
+    await sql.execute("insert into perdure.run_key values (1, 'k', $1, '')", _uuid(first))
+    for before, after in ((first, second), (second, third)):
+        batch = Batch()
+        batch.closes.append(CloseRow(before, "success", 2, None, None, after, NO_HASH, True))
+        batch.ended.append(EndedRow(before, NS, Ending.CONTINUED, False, after, first, after))
+        batch.starts.append(start_row(after, key="k", input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
+        await session.commit(batch)
+        assert await sql.fetchval("select run_id from perdure.run_key") == _uuid(after)
+        assert await sql.fetch("select run_id, head from perdure.run_chain") == [(_uuid(first), _uuid(after))]
+
+
+async def test_a_value_that_moves_on_is_still_the_first_one(
+    store: PostgresStore, session: Session, sql: Any
+) -> None:
+    (run_id,) = await session.start()
+    following = new_run()
+    assert await store.resolve_promise(run_id, NS, "p", b"", authorized=True, question=b"") == (True, True)
+    await session.end(run_id, following)
+    assert await store.resolve_promise(following, NS, "p", b"", authorized=True, question=b"") == (True, False)
+
+
+async def answered(store: PostgresStore, session: Session, sql: Any, question: bytes) -> tuple[bytes, Batch]:
+    """A run with an open approval that has a vote and was delegated; and what asks it, or something else, again."""
+    (run_id,) = await session.start()
+    spec = '{"quorum": 2, "assignees": ["ada", "ben"]}'
+    batch = Batch()
+    batch.promises.append(PromiseRow(run_id, "p", NS, "approval", spec, b"pay 5?", False))
+    await session.commit(batch)
+    await sql.execute("update perdure.promise set assignees = '{ada, dan}'")
+    await sql.execute(
+        "insert into perdure.vote (run_id, name, who, approved, via) values ($1, 'p', 'ada', true, 'link')",
+        _uuid(run_id),
+    )
+    again = Batch()
+    again.promises.append(PromiseRow(run_id, "p", NS, "approval", spec, question, False))
+    return run_id, again
+
+
+@pytest.mark.parametrize("ending", [Ending.SUCCESS, Ending.FAILED, Ending.CANCELLED])
+async def test_questions_and_votes_outlive_a_failure_alone(
+    store: PostgresStore, session: Session, sql: Any, ending: Ending
+) -> None:
+    run_id, _ = await answered(store, session, sql, b"pay 5?")
+    await session.end(run_id, ending=ending)
+    kept = 1 if ending is Ending.FAILED else 0
+    assert await sql.fetchval("select count(*) from perdure.promise") == kept
+    assert await sql.fetchval("select count(*) from perdure.vote") == kept
+    assert await sql.fetchval("select count(*) from perdure.promise where asked") == 0, "nobody answers an ended run"
+
+
+@pytest.mark.parametrize("question", [b"pay 5?", b"pay 1,000,000?"])
+async def test_votes_and_delegations_count_if_the_same_is_asked_again(
+    store: PostgresStore, session: Session, sql: Any, question: bytes
+) -> None:
+    run_id, again = await answered(store, session, sql, question)
+    await sql.execute("update perdure.promise set asked = false")
+    await session.commit(again)
+    is_same = question == b"pay 5?"
+    found = await sql.fetchrow("select asked, assignees, question, resolved_at from perdure.promise")
+    assert found == (True, ["ada", "dan" if is_same else "ben"], question, None)
+    assert await sql.fetchval("select count(*) from perdure.vote") == is_same
+    assert await store.resolve_promise(run_id, NS, "p", b"", authorized=True, question=b"refund?") == (True, False)
+    assert await store.resolve_promise(run_id, NS, "p", b"", authorized=True, question=question) == (True, True)
+    await sql.execute("update perdure.promise set asked = false")
+    await session.commit(again)
+    assert await sql.fetchval("select resolved_at is not null from perdure.promise"), "the answer was to this question"
+    other = Batch()
+    other.promises.append(again.promises[0]._replace(question=b"something else?"))
+    await session.commit(other)
+    assert await sql.fetchval("select resolved_at is null from perdure.promise")
