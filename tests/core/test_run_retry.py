@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from perdure import Promise, Signal, State, task, wf, workflow
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core.approvals import Spec, encode_spec
 from perdure.core.errors import Conflict, Failure, IllegalTransition
 from perdure.core.limits import HISTORY_EVENTS_MAX
 from perdure.core.retry import TaskOptions
@@ -130,10 +131,38 @@ def test_what_the_code_did_about_the_failure_never_happened() -> None:
 
 
 def test_what_came_from_outside_stays_and_is_heard_at_the_retry() -> None:
-    history = numbered(STARTED, tasks(0), lost(0), ev.SignalReceived("s", b"1"), ev.PromiseResolved("p", b"2"), FAILED)
+    heard: list[ev.Event] = [
+        ev.SignalReceived("s", b"1"),
+        ev.PromiseResolved("p", b"2"),
+        ev.UpdateReceived("u", "change", b"3"),
+    ]
+    history = numbered(STARTED, tasks(0), lost(0), *heard, ev.UpdateAnswered("u", b"4"), FAILED)
     after = effective(retried(history))
-    assert [r.event for r in after] == [BEGUN, tasks(0), ev.SignalReceived("s", b"1"), ev.PromiseResolved("p", b"2")]
-    assert [r.at_us for r in after] == [100, 200, RETRY_AT, RETRY_AT]
+    assert [r.event for r in after] == [BEGUN, tasks(0), *heard]
+    assert [r.at_us for r in after] == [100, 200, RETRY_AT, RETRY_AT, RETRY_AT]
+    assert list(fold(after).updates) == ["u"], "the code answers it again"
+
+
+def asked(details: str, quorum: int = 1) -> ev.PromiseCreated:
+    spec = Spec(title="deal", details=details, quorum=quorum, reject_quorum=1)
+    return ev.PromiseCreated(0, "deal", encode_spec(spec), ev.PromiseKind.APPROVAL)
+
+
+def test_a_value_for_a_name_stays_with_the_question_that_took_it() -> None:
+    """Given early, taken by the refund of the failed run. After the retry the payment is another question of that name."""
+    refund, early = asked("refund?"), ev.PromiseResolved("deal", b"true")
+    after = effective(retried(numbered(STARTED, tasks(0), lost(0), early, refund, FAILED)))
+    state = fold([*after, *numbered(asked("pay?"))])
+    assert not state.is_resolved("deal")
+    assert fold([*after, *numbered(refund)]).is_resolved("deal")
+
+
+def test_a_value_that_no_question_could_take_stays_with_its_name() -> None:
+    early = ev.PromiseResolved("deal", b"true", authorized=False)
+    after = effective(retried(numbered(STARTED, tasks(0), lost(0), early, asked("refund?", quorum=2), FAILED)))
+    assert fold([*after, *numbered(asked("pay?"))]).is_resolved("deal")
+    plain = effective(retried(numbered(STARTED, tasks(0), lost(0), early, ev.PromiseCreated(0, "deal"), FAILED)))
+    assert fold([*plain, *numbered(ev.PromiseCreated(0, "deal"))]).is_resolved("deal")
 
 
 def test_a_timer_that_fired_meanwhile_has_fired() -> None:

@@ -80,6 +80,17 @@ async def test_messages_reach_a_loaded_run_before_its_timers_fire() -> None:
     assert recorded == [ev.SignalReceived("s", b"1"), ev.TimerFired(0)]
 
 
+async def test_a_run_whose_end_was_withdrawn_gets_its_messages_and_then_its_end_stands() -> None:
+    signal = ev.SignalReceived("s", b"1")
+    database = Database(STARTED, messages=(encode_message(SignalMessage("s", b"1")),))
+    made, parts = claims(database)
+    made.take_again(ClaimedRun(RUN, 1, "w", "v", 2, is_late=True))
+    await made.poll_once()
+    run = parts.runs[RUN]
+    assert [e for s in run.pending for e in s.events] == [signal, ev.EndWithdrawn(2)]
+    assert run.end_stands and run.inbox_used
+
+
 async def test_a_claim_whose_answer_was_lost_is_in_doubt() -> None:
     """The session may own rows that this engine does not know of; treating it as an outage would leave them so."""
 

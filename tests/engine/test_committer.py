@@ -11,12 +11,12 @@ from perdure.core.errors import Fenced, Unavailable
 from perdure.engine.commits.committer import Committer
 from perdure.engine.commits.policy import CommitPolicy
 from perdure.engine.commits.rows import MessageRow, unsealed
-from perdure.engine.commits.store import Committed, NotCommitted, Poison
-from perdure.engine.commits.write_queue import AwaitedUnit, WriteQueue
+from perdure.engine.commits.store import Committed, EndsRefused, NotCommitted, Poison
+from perdure.engine.commits.write_queue import AwaitedUnit, EndingUnit, WriteQueue
 from perdure.engine.counters import Counters
 from perdure.engine.runs.run import ActiveRun, RunUnit
 from perdure.engine.session import EngineSession
-from tests.fakes.engine_parts import RUN
+from tests.fakes.engine_parts import CHILD, RUN
 
 
 class Commits:
@@ -54,6 +54,7 @@ class Sink:
         self.refused_: list[Any] = []
         self.sessions: list[int] = []
         self.dropped: list[Any] = []
+        self.withdrawn: list[Any] = []
 
     def committed(self, units: list[Any], result: Committed, session: int) -> None:
         self.written += units
@@ -61,6 +62,10 @@ class Sink:
 
     def refused(self, unit: Any, why: str) -> None:
         self.refused_.append(unit)
+
+    def end_withdrawn(self, unit: Any, session: int) -> None:
+        assert unit not in self.written[-1:] or unit.has_more, "after what is left of it"
+        self.withdrawn.append(unit)
 
     def given_up(self, unit: Any) -> None:
         self.dropped.append(unit)
@@ -95,6 +100,59 @@ async def test_a_batch_with_one_bad_record_is_written_without_it() -> None:
     sink = await commit_all(store, 4)
     assert (len(sink.written), len(sink.refused_)) == (3, 1)
     assert store.sizes == [4, 2, 1, 1, 2]
+
+
+class EndUnit(EndingUnit):
+    """The end of a run, perhaps with events before it."""
+
+    def __init__(self, run_id: bytes, *, has_more: bool) -> None:
+        self._run_id, self.has_more, self.knows, self.ends = run_id, has_more, False, True
+
+    @property
+    def run_id(self) -> bytes:
+        return self._run_id
+
+    def has_messages(self) -> None:
+        self.knows = True
+
+    def withdraw_end(self) -> bool:
+        self.ends = False
+        return self.has_more
+
+    def fill(self, batch: Any) -> None:
+        batch.messages.append(MessageRow(self._run_id, b"", "signal", None))
+
+
+async def test_an_end_whose_engine_did_not_know_of_messages_is_written_again_by_one_that_does() -> None:
+    store = Commits(EndsRefused(frozenset({RUN}), examined=False), None)
+    made, queue, _, sink = committer(store)
+    units = [EndUnit(RUN, has_more=False), EndUnit(CHILD, has_more=False)]
+    for unit in units:
+        queue.add(unit)
+    await written(made, queue)
+    assert [(u.knows, u.ends) for u in units] == [(True, True), (False, True)]
+    assert (sink.written, sink.withdrawn, store.sizes) == (units, [], [2, 2])
+
+
+@pytest.mark.parametrize("has_more", [True, False])
+async def test_an_end_with_unread_messages_is_withdrawn_and_what_came_before_it_is_written(has_more: bool) -> None:
+    store = Commits(EndsRefused(frozenset({RUN}), examined=True), None)
+    made, queue, _, sink = committer(store)
+    unread, other = EndUnit(RUN, has_more=has_more), EndUnit(CHILD, has_more=False)
+    queue.add(unread)
+    queue.add(other)
+    await written(made, queue)
+    assert (unread.ends, other.ends) == (False, True)
+    assert sink.withdrawn == [unread]
+    assert sink.written == ([unread, other] if has_more else [other])
+
+
+async def test_a_commit_of_withdrawn_ends_alone_is_not_written() -> None:
+    store = Commits(EndsRefused(frozenset({RUN}), examined=True))
+    made, queue, _, sink = committer(store)
+    queue.add(unread := EndUnit(RUN, has_more=False))
+    await written(made, queue)
+    assert (sink.written, sink.withdrawn, store.sizes) == ([], [unread], [1])
 
 
 async def test_a_commit_that_is_written_again_has_another_number() -> None:

@@ -7,15 +7,18 @@ import pytest
 from perdure.core import commands as cm
 from perdure.core import events as ev
 from perdure.core.errors import Failure
+from perdure.core.messages import CancelMessage, Message, PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.work import Decided
 from perdure.engine.runs import loop as loop_module
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import DECIDING, IDLE, LOADING, READY, RELOADING, Closing, Leaving
+from perdure.wire.codec import decode_message
 from tests.engine.test_segments import world
-from tests.fakes.engine_parts import RUN, EngineParts, serving
+from tests.fakes.engine_parts import CHILD, RUN, EngineParts, serving
 from tests.fakes.waiting import turns
 
 STARTED = ev.RunStarted("w", "v", b"{}")
+TIMER = ev.TimerFired(0)
 
 
 async def begun(made: EngineParts) -> ActiveRun:
@@ -98,6 +101,116 @@ async def test_a_run_that_waits_for_a_record_before_it_begins_is_loading() -> No
     made.loop.begin(run, STARTED, 3)
     assert run.phase is LOADING
     assert run.version == "another version"
+
+
+# -- the end, and messages that came with it ----------------------------------------------------------------------------
+
+
+def recorded(run: ActiveRun) -> list[ev.Event]:
+    return [event for s in run.pending for event in s.events]
+
+
+async def about_to_end() -> tuple[EngineParts, ActiveRun]:
+    """A run that got a message, and whose code decides."""
+    made = EngineParts()
+    run = await begun(made)
+    run.inbox_used = True
+    return made, run
+
+
+async def test_an_end_without_a_message_that_the_code_got_too_late_is_withdrawn() -> None:
+    made, run = await about_to_end()
+    made.loop.decided([Decided(RUN, [cm.CompleteRun(b"1", late=[2, 3])])])
+    assert recorded(run) == [ev.EndWithdrawn(2)]
+    assert run.phase.is_active
+
+
+async def test_an_end_without_a_message_that_the_code_did_not_get_is_withdrawn() -> None:
+    made, run = await about_to_end()
+    made.loop.facts(run, [ev.Recorded(2, 4, TIMER), ev.Recorded(3, 4, ev.SignalReceived("s", b"1"))])
+    made.loop.decided([Decided(RUN, [cm.CompleteRun(b"1")])])
+    assert recorded(run) == [ev.EndWithdrawn(3)]
+
+
+@pytest.mark.parametrize(
+    "message", [SignalMessage("s", b"1"), PromiseMessage("p", b"1"), UpdateMessage("u", "u", b"1"), CancelMessage()]
+)
+async def test_an_end_without_a_message_that_is_not_durable_yet_is_withdrawn(message: Message) -> None:
+    made, run = await about_to_end()
+    run.pending.clear()
+    run.seq = 1
+    made.delivery.deliver(run, message)
+    made.loop.decided([Decided(RUN, [cm.CompleteRun(b"1")])])
+    assert recorded(run)[1:] == [ev.EndWithdrawn(2)]
+
+
+async def test_facts_alone_do_not_withdraw_an_end() -> None:
+    made, run = await about_to_end()
+    made.loop.facts(run, [ev.Recorded(2, 4, TIMER)])
+    made.loop.decided([Decided(RUN, [cm.CompleteRun(b"1")])])
+    assert isinstance(run.phase, Closing)
+
+
+async def test_an_end_is_withdrawn_once_until_the_code_goes_on() -> None:
+    made, run = await about_to_end()
+    run.end_stands = True
+    made.loop.decided([Decided(RUN, [cm.RecordPatch("p")])])
+    assert not run.end_stands, "it may read what comes from now on"
+    run.end_stands = True
+    made.loop.facts(run, [ev.Recorded(2, 4, ev.SignalReceived("s", b"1"))])
+    await turns()
+    made.loop.decided([Decided(RUN, [cm.CompleteRun(b"1", late=[2])])])
+    assert isinstance(run.phase, Closing)
+
+
+async def test_a_failure_is_never_withdrawn() -> None:
+    made, run = await about_to_end()
+    made.loop.facts(run, [ev.Recorded(2, 4, ev.SignalReceived("s", b"1"))])
+    made.loop.decided([Decided(RUN, [cm.FailRun(Failure("x", "y"))])])
+    assert isinstance(run.phase, Closing)
+
+
+def test_what_was_decided_with_a_withdrawn_end_is_not_written() -> None:
+    made, run, _ = world()
+    run.pending.clear()
+    run.record(ev.SignalReceived("s", b"1"))
+    run.begin_end()
+    run.record(ev.RunSucceeded(b"1"))
+    unit = run.unit([*run.pending])
+    assert unit.withdraw_end()
+    assert unit.events == [ev.SignalReceived("s", b"1")]
+    alone = run.unit([run.pending[-1]])
+    assert [type(e) for e in alone.events] == [ev.RunSucceeded]
+    assert not alone.withdraw_end(), "nothing else is to be written"
+    assert alone.events == []
+
+
+async def test_signals_that_the_code_did_not_read_start_the_next_run_under_the_key() -> None:
+    made, run = await about_to_end()
+    run.state.key = "k"
+    old = ev.RunStarted("w", "v", b"[1]", "k", attributes=b'{"a":1}')
+    run.own_start = ev.Recorded(1, 3, old)
+    run.unseen = [PromiseMessage("p", b"3"), SignalMessage("s", b"2")]
+    made.loop.decided([Decided(RUN, [cm.CompleteRun(b"1", [("s", b"1")])])])
+    (start,) = [one for s in run.pending if s.has_extras for one in s.extras.starts]
+    assert (start.run_id, start.key, start.input_hash) == (CHILD, "k", b"")
+    assert (start.started.input, start.started.key, start.started.attributes) == (b"[1]", "k", b'{"a":1}')
+    sent = [m for s in run.pending if s.has_extras for m in s.extras.messages]
+    assert [decode_message(m.body) for m in sent] == [SignalMessage("s", b"1", starts=True), SignalMessage("s", b"2")]
+    assert {m.run_id for m in sent} == {run.heir} == {CHILD}
+
+
+@pytest.mark.parametrize(
+    ("key", "unread", "unseen", "wanted"),
+    [("k", True, False, True), ("k", False, True, True), ("k", False, False, False), ("", True, True, False)],
+)
+def test_the_start_of_a_run_is_read_when_it_has_an_heir(key: str, unread: bool, unseen: bool, wanted: bool) -> None:
+    made, run, _ = world()
+    run.state.key = key
+    run.unseen = [SignalMessage("s", b"1")] if unseen else []
+    end = cm.CompleteRun(b"1", [("s", b"1")] if unread else [])
+    assert made.commands.lacks_own_start(run, [end]) is wanted
+    assert not made.commands.lacks_own_start(run, [cm.FailRun(Failure("x", "y"))])
 
 
 def test_a_history_that_is_too_long_ends_its_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -409,3 +409,112 @@ async def test_a_run_is_reopened_as_it_was_read_and_once(c: Any) -> None:
     await c.execute("update perdure.run set successor = null")
     assert await reopened(NS, 1)
     assert not await reopened(NS, 1)
+
+
+# -- retries --------------------------------------------------------------------------------------------------------------
+
+
+async def retry_rest(c: Any, *promises: tuple[Any, ...]) -> None:
+    nothing: dict[str, Any] = {"stale_ids": [], "stale_seqs": [], "tasks": [], "states": [], "released": []}
+    await execute(c, "retry_run_rest", run_id=RUN, ns=NS, promises=list(promises), **nothing)
+
+
+async def test_a_retry_returns_messages_in_their_order_and_drops_old_requests(c: Any) -> None:
+    await add_run(c, RUN)
+    await add_run(c, OTHER)
+    aside = (
+        "insert into perdure.set_aside_message (id, ns, run_id, kind, name, body, at, reason)"
+        " values ($1, 1, $2, 'signal', 's', $3, now() - interval '1 day', 'failed')"
+    )
+    for number, run_id, body in ((3, RUN, b"third"), (1, RUN, b"first"), (2, RUN, b"second"), (4, OTHER, b"other")):
+        await c.execute(aside, number, run_id, body)
+    for kind in InboxKind:
+        for run_id in (RUN, OTHER):
+            await c.execute("insert into perdure.inbox (ns, run_id, body, kind) values (1, $1, '', $2)", run_id, kind)
+    await retry_rest(c)
+    rows = await c.fetch(
+        "select kind, name, body, at < now() as is_old from perdure.inbox where run_id = $1 order by id", RUN
+    )
+    asked = [InboxKind.CANCEL, InboxKind.TERMINATE, InboxKind.PAUSE]
+    assert [r["kind"] for r in rows[:-3]] == [kind for kind in InboxKind if kind not in asked]
+    assert [(r["kind"], r["name"], r["body"]) for r in rows[-3:]] == [
+        ("signal", "s", body) for body in (b"first", b"second", b"third")
+    ]
+    assert all(r["is_old"] for r in rows[-3:]), "they came when they came"
+    assert await c.fetchval("select array_agg(body) from perdure.set_aside_message") == [b"other"]
+    assert await c.fetchval("select count(*) from perdure.inbox where run_id = $1", OTHER) == len(InboxKind)
+
+
+async def test_a_retry_opens_what_the_code_still_asks_with_its_votes(c: Any) -> None:
+    await add_run(c, RUN)
+    for name, resolved in (("open", "null"), ("taken back", "null"), ("decided", "now()")):
+        await c.execute(
+            "insert into perdure.promise (run_id, name, ns, created_at, resolved_at, kind, spec, assignees, quorum, question, asked)"
+            f" values ($1, $2, 1, now(), {resolved}, 'approval', '{{}}', '{{dan}}', 1, 'q', false)",
+            RUN,
+            name,
+        )
+    await c.execute(
+        "insert into perdure.vote (run_id, name, who, approved, via) values ($1, 'open', 'dan', true, 'link')", RUN
+    )
+    spec = '{"assignees": ["ada"], "quorum": 1}'
+    await retry_rest(
+        c,
+        ("open", False, "approval", spec, b"q", True, False, None),
+        ("decided", False, "approval", spec, b"q", True, False, None),
+        ("imported", True, "approval", spec, b"q", True, False, None),
+    )
+    rows = await c.fetch(
+        "select name, asked, resolved_at is not null as has_value, assignees from perdure.promise order by 1"
+    )
+    assert [tuple(r.values()) for r in rows] == [
+        ("decided", True, True, ["dan"]),
+        ("imported", True, True, ["ada"]),
+        ("open", True, False, ["dan"]),
+        ("taken back", False, False, ["dan"]),
+    ]
+    assert await c.fetchval("select count(*) from perdure.vote") == 1
+
+
+async def test_a_retry_takes_its_key_back_unless_an_active_run_has_it(c: Any) -> None:
+    await add_run(c, RUN)
+
+    async def taken_back() -> bool:
+        key = {"ns": NS, "key": "k", "run_id": RUN, "input_hash": b"h"}
+        await execute(c, "claim_free_key", **key)
+        return await fetch_value(c, "take_back_key", **key) is not None
+
+    assert await taken_back(), "nobody has it"
+    assert await taken_back(), "it has it itself"
+    await ended(c, OTHER)
+    await c.execute("update perdure.run_key set run_id = $1", OTHER)
+    assert await taken_back(), "its run has ended"
+    assert await c.fetchval("select run_id from perdure.run_key") == RUN
+    await add_run(c, THIRD)
+    await c.execute("update perdure.run_key set run_id = $1", THIRD)
+    assert not await taken_back()
+    assert await c.fetchval("select run_id from perdure.run_key") == THIRD
+
+
+async def test_an_event_is_given_to_the_wait_that_asked_for_it(c: Any) -> None:
+    await add_run(c, RUN)
+    spec = '{"event": "e", "key": "k"}'
+    insert = (
+        "insert into perdure.promise (run_id, name, ns, created_at, kind, spec, event, question, asked)"
+        " values ($1, $2, 1, perdure.clock(), 'event', $3, 'e', 'q', $4)"
+    )
+
+    async def given(name: str, question: bytes, event_id: int = 5) -> bool:
+        waits = [(RUN, name, b"", event_id, question)]
+        return bool((await fetch(c, "resolve_event_waits", waits=waits))[0]["won"])
+
+    await c.execute(insert, RUN, "a", spec, True)
+    await c.execute(insert, RUN, "asleep", spec, False)
+    assert not await given("a", b"another question")
+    assert not await given("asleep", b"q"), "its run has failed, and has not asked again"
+    assert await given("a", b"q")
+    assert not await given("a", b"q", 6), "the first one stands"
+    await c.execute(insert, RUN, "b", spec, True)
+    assert not await given("b", b"q"), "an earlier wait for the same got it"
+    assert await given("b", b"q", 6)
+    assert await c.fetchval("select array_agg(name order by id) from perdure.inbox") == ["a", "b"]

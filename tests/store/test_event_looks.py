@@ -133,6 +133,24 @@ async def play(order: Sequence[Actor]) -> None:
         await actor.finish()
 
 
+async def test_look_finds_what_came_since_the_moment_that_the_wait_names(world: World) -> None:
+    _, e, w, *_ = world.connections
+    for body, age_s in ((b"9", 5.0), (b"1", 0.5), (b"2", 0.4)):
+        await play([event := Actor(e, world.emit(body)), event])
+        await world.sql.execute(
+            "update perdure.named_event set at = now() - make_interval(secs => $2), done_at = now() where body = $1",
+            body,
+            age_s,
+        )
+    for name, wanted in (("a", 1), ("b", 2)):
+        await play([wait := Actor(w, world.wait(name)), wait])
+        await world.settle()
+        assert (await world.got()).get(name) == wanted
+    await play([third := Actor(w, world.wait("c")), third])
+    await world.settle()
+    assert set(await world.got()) == {"a", "b"}
+
+
 async def test_event_that_commits_after_the_look_is_matched(world: World) -> None:
     _, e, w, look, match, _ = world.connections
     event, wait = Actor(e, world.emit(b"1")), Actor(w, world.wait("a"))

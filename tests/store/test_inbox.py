@@ -661,9 +661,7 @@ async def test_key_and_first_id_of_a_chain_name_its_last_run(session: Session, s
         assert await sql.fetch("select run_id, head from perdure.run_chain") == [(_uuid(first), _uuid(after))]
 
 
-async def test_a_value_that_moves_on_is_still_the_first_one(
-    store: PostgresStore, session: Session, sql: Any
-) -> None:
+async def test_a_value_that_moves_on_is_still_the_first_one(store: PostgresStore, session: Session, sql: Any) -> None:
     (run_id,) = await session.start()
     following = new_run()
     assert await store.resolve_promise(run_id, NS, "p", b"", authorized=True, question=b"") == (True, True)
