@@ -132,3 +132,17 @@ def test_waiters_that_gave_up_are_forgotten() -> None:
     waits.forget_if(lambda waiter: waiter == "gone")
     assert waits.waiting_names() == ["a"]
     assert waits.next_waiter("a") == "live"
+
+
+def test_a_name_is_full_until_half_of_its_messages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 4)
+    waits: MessageWaits[bytes, str] = MessageWaits()
+    assert [(waits.buffer("go", b"x"), set(waits.full)) for _ in range(5)] == [
+        (1, set()),
+        (2, set()),
+        (3, set()),
+        (4, {"go"}),
+        (5, {"go"}),
+    ]
+    waits.buffer("other", b"x")
+    assert [(waits.take("go"), set(waits.full)) for _ in range(3)] == [(b"x", {"go"}), (b"x", {"go"}), (b"x", set())]

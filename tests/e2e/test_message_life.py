@@ -16,8 +16,10 @@ import pytest
 from perdure import Approval, Handle, NamedEvent, Perdure, Promise, Retry, Signal, Update, task, wf, workflow
 from perdure.core import events as ev
 from perdure.core import ids
+from perdure.core.api import approvals as acts
 from perdure.core.lifecycle import RunStatus
 from perdure.core.messages import Message, PauseMessage, kind_of, name_of
+from perdure.engine.api.approvals import Ballot, Links
 from perdure.errors import (
     Conflict,
     NotAssigned,
@@ -313,6 +315,29 @@ async def test_an_answer_before_a_retry_is_none_to_a_new_question(dsn: str) -> N
             await run.result(SOON)
 
 
+async def test_a_link_before_a_retry_is_none_to_a_new_question(dsn: str) -> None:
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(pays, "a")
+        await opened(client, run, {"q": "begin?"})
+        await _both_approve(run, 1)
+        await opened(client, run, {"q": "refund 5?"})
+        created = await client._backend.call(
+            acts.CREATE_LINK, acts.CreateLink(run.id, "approval", "life_deal#2", "ada", 0)
+        )
+        await _both_approve(run, 2)
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        await opened(client, run, {"q": "pay 1,000,000?"})
+        links = Links(client.api)
+        link = await links.read(created.url.rpartition("/")[2])
+        with pytest.raises(Conflict, match="asks something else now"):
+            await links.asked(link)
+        with pytest.raises(Conflict, match="asks something else now"):
+            await links.answer(link, Ballot(True))
+
+
 # An answer that names the question it was given to is none to another one.
 
 
@@ -503,6 +528,25 @@ async def test_an_answer_about_the_old_value_is_none_in_an_edited_fork(dsn: str)
         await fork.signal(go, 1)
         with pytest.raises(RunFailed, match="never"):
             await fork.result(SOON)
+
+
+async def test_an_unread_message_stays_with_the_run_that_was_forked(dsn: str) -> None:
+    async with Perdure(dsn) as client:
+        run = await client.start(reads_one, "a")
+        await run.pause()
+        await until(lambda: _is_paused(run), within_s=SOON_S)
+        await run.signal(add, 7)
+        fork = await run.fork((await run.history())[-1].seq)
+        await fork.signal(go, 1)
+        await fork.signal(add, 9)
+        assert await fork.result(SOON) == 9
+        await run.resume()
+        await run.signal(go, 1)
+        assert await run.result(SOON) == 7
+
+
+async def _is_paused(run: Handle[Any]) -> bool:
+    return (await run.describe()).paused_by is not None
 
 
 @workflow(name="life_asks_again")

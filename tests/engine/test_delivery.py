@@ -82,3 +82,23 @@ def test_messages_of_changes_that_are_dropped_count_as_unread() -> None:
     made.delivery.drop_pending(run)
     assert not made.delivery.pending
     assert not run.pending
+
+
+def test_what_goes_along_with_a_run_that_continues_is_kept_until_its_code_has_it() -> None:
+    """An answer stays behind, with its question."""
+    made, run, _ = world()
+    value = PromiseMessage("plain", b"1")
+    answer = PromiseMessage("asked", b"2", authorized=True, question=b"q")
+    for number, message in enumerate((SignalMessage("s", b"1"), value, answer, CancelMessage("why")), 5):
+        deliver_row(made, run, InboxRow(number, RUN, encode_message(message)))
+    assert run.unseen == [SignalMessage("s", b"1"), value, CancelMessage("why")]
+    assert [n for s in run.pending if s.has_extras for n in s.extras.consumed] == [5, 6, 7, 8]
+    assert run.inbox_used
+
+
+def test_a_value_for_another_question_does_not_take_the_place_of_an_answer() -> None:
+    made, run, _ = world()
+    for question, value in ((b"refund?", b"1"), (b"refund?", b"2"), (b"pay?", b"3")):
+        made.delivery.deliver(run, PromiseMessage("p", value, authorized=True, question=question))
+    taken = [(e.question, e.value) for e in events_of(run) if isinstance(e, ev.PromiseResolved)]
+    assert taken == [(b"refund?", b"1"), (b"pay?", b"3")]

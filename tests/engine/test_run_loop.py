@@ -6,9 +6,12 @@ import pytest
 
 from perdure.core import commands as cm
 from perdure.core import events as ev
+from perdure.core import ids
 from perdure.core.errors import Failure
+from perdure.core.message_life import Ending
 from perdure.core.messages import CancelMessage, Message, PromiseMessage, SignalMessage, UpdateMessage
 from perdure.core.work import Decided
+from perdure.engine.commits.rows import Batch, EndedRow
 from perdure.engine.runs import loop as loop_module
 from perdure.engine.runs.run import ActiveRun
 from perdure.engine.runs.transitions import DECIDING, IDLE, LOADING, READY, RELOADING, Closing, Leaving
@@ -19,6 +22,7 @@ from tests.fakes.waiting import turns
 
 STARTED = ev.RunStarted("w", "v", b"{}")
 TIMER = ev.TimerFired(0)
+OTHER = ids.run_id(3_000, 0, 3)
 
 
 async def begun(made: EngineParts) -> ActiveRun:
@@ -185,6 +189,53 @@ def test_what_was_decided_with_a_withdrawn_end_is_not_written() -> None:
     assert alone.events == []
 
 
+def ended_rows(run: ActiveRun) -> list[EndedRow]:
+    batch = Batch()
+    run.unit([*run.pending]).fill(batch)
+    return batch.ended
+
+
+@pytest.mark.parametrize(
+    ("end", "end_stands", "ending", "gives_way"),
+    [
+        (cm.CompleteRun(b"1"), False, Ending.SUCCESS, True),
+        (cm.CompleteRun(b"1"), True, Ending.SUCCESS, False),
+        (cm.FailRun(Failure("x", "y")), False, Ending.FAILED, False),
+        (cm.CancelRun(), False, Ending.CANCELLED, False),
+    ],
+)
+async def test_success_gives_way_to_messages_once(
+    end: cm.Command, end_stands: bool, ending: Ending, gives_way: bool
+) -> None:
+    made, run = await about_to_end()
+    run.end_stands = end_stands
+    made.loop.decided([Decided(RUN, [end])])
+    assert ended_rows(run) == [EndedRow(RUN, 1, ending, gives_way, None, None, None)]
+
+
+@pytest.mark.parametrize("first", [b"", OTHER])
+async def test_a_run_that_continues_hands_on_its_key_its_chain_and_its_messages(first: bytes) -> None:
+    made, run = await about_to_end()
+    run.state.key, run.state.first = "k", first
+    run.state.updates = {"u": ev.UpdateReceived("u", "change", b"5")}
+    run.unseen = [SignalMessage("s", b"4")]
+    handed = cm.ContinueAsNew(b"{}", [("s", b"1"), ("s", b"2")], [("p", b"3")], [("why", False)])
+    made.loop._carry_out(run, Decided(RUN, [handed]))
+    (start,) = [one for s in run.pending if s.has_extras for one in s.extras.starts]
+    assert (start.key, start.input_hash, start.started.key, start.started.first) == ("k", b"", "k", first or RUN)
+    sent = [m for s in run.pending if s.has_extras for m in s.extras.messages]
+    assert {m.run_id for m in sent} == {CHILD}
+    assert [decode_message(m.body) for m in sent] == [
+        SignalMessage("s", b"1"),
+        SignalMessage("s", b"2"),
+        PromiseMessage("p", b"3"),
+        CancelMessage("why"),
+        SignalMessage("s", b"4"),
+        UpdateMessage("u", "change", b"5"),
+    ]
+    assert ended_rows(run) == [EndedRow(RUN, 1, Ending.CONTINUED, False, CHILD, first or RUN, CHILD)]
+
+
 async def test_signals_that_the_code_did_not_read_start_the_next_run_under_the_key() -> None:
     made, run = await about_to_end()
     run.state.key = "k"
@@ -195,6 +246,7 @@ async def test_signals_that_the_code_did_not_read_start_the_next_run_under_the_k
     (start,) = [one for s in run.pending if s.has_extras for one in s.extras.starts]
     assert (start.run_id, start.key, start.input_hash) == (CHILD, "k", b"")
     assert (start.started.input, start.started.key, start.started.attributes) == (b"[1]", "k", b'{"a":1}')
+    assert ended_rows(run) == [EndedRow(RUN, 1, Ending.SUCCESS, True, None, None, CHILD)]
     sent = [m for s in run.pending if s.has_extras for m in s.extras.messages]
     assert [decode_message(m.body) for m in sent] == [SignalMessage("s", b"1", starts=True), SignalMessage("s", b"2")]
     assert {m.run_id for m in sent} == {run.heir} == {CHILD}

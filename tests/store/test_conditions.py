@@ -447,7 +447,7 @@ async def test_a_retry_returns_messages_in_their_order_and_drops_old_requests(c:
 
 async def test_a_retry_opens_what_the_code_still_asks_with_its_votes(c: Any) -> None:
     await add_run(c, RUN)
-    for name, resolved in (("open", "null"), ("taken back", "null"), ("decided", "now()")):
+    for name, resolved in (("open", "null"), ("taken back", "null"), ("decided", "now()"), ("other", "now()")):
         await c.execute(
             "insert into perdure.promise (run_id, name, ns, created_at, resolved_at, kind, spec, assignees, quorum, question, asked)"
             f" values ($1, $2, 1, now(), {resolved}, 'approval', '{{}}', '{{dan}}', 1, 'q', false)",
@@ -463,6 +463,7 @@ async def test_a_retry_opens_what_the_code_still_asks_with_its_votes(c: Any) -> 
         ("open", False, "approval", spec, b"q", True, False, None),
         ("decided", False, "approval", spec, b"q", True, False, None),
         ("imported", True, "approval", spec, b"q", True, False, None),
+        ("other", False, "approval", spec, b"another question", True, False, None),
     )
     rows = await c.fetch(
         "select name, asked, resolved_at is not null as has_value, assignees from perdure.promise order by 1"
@@ -471,6 +472,7 @@ async def test_a_retry_opens_what_the_code_still_asks_with_its_votes(c: Any) -> 
         ("decided", True, True, ["dan"]),
         ("imported", True, True, ["ada"]),
         ("open", True, False, ["dan"]),
+        ("other", False, True, ["dan"]),
         ("taken back", False, False, ["dan"]),
     ]
     assert await c.fetchval("select count(*) from perdure.vote") == 1
