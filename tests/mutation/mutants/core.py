@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
+from perdure.core.message_life import FATES, Ending, Fate, InboxKind
 from tests.mutation.mutants import Mutant
 
 MUTANTS = [
@@ -427,27 +430,6 @@ MUTANTS = [
         "core/test_event_starts.py",
     ),
     Mutant(
-        "message-life-signal-dropped-at-a-failure",
-        "core/message_life.py",
-        "Kind.SIGNAL: _row(_D, _A, _A, _F)",
-        "Kind.SIGNAL: _row(_D, _X, _A, _F)",
-        "e2e/test_message_stories.py",
-    ),
-    Mutant(
-        "message-life-signal-stays-behind",
-        "core/message_life.py",
-        "Kind.SIGNAL: _row(_D, _A, _A, _F)",
-        "Kind.SIGNAL: _row(_D, _A, _A, _A)",
-        "e2e/test_message_stories.py",
-    ),
-    Mutant(
-        "message-life-signal-dropped-at-a-cancel",
-        "core/message_life.py",
-        "Kind.SIGNAL: _row(_D, _A, _A, _F)",
-        "Kind.SIGNAL: _row(_D, _A, _X, _F)",
-        "e2e/test_message_stories.py",
-    ),
-    Mutant(
         "questions-depend-on-the-clock",
         "core/questions.py",
         '("deadline_us", "escalate_us", "since_us")',
@@ -487,28 +469,28 @@ MUTANTS = [
         "core/run_retry.py",
         "case ev.SignalReceived() | ev.PromiseResolved() | ev.UpdateReceived():",
         "case ev.PromiseResolved() | ev.UpdateReceived():",
-        "e2e/test_message_stories.py",
+        "core/test_run_retry.py::test_what_came_from_outside_stays_and_is_heard_at_the_retry",
     ),
     Mutant(
         "run-retry-values-are-void",
         "core/run_retry.py",
         "case ev.SignalReceived() | ev.PromiseResolved() | ev.UpdateReceived():",
         "case ev.SignalReceived() | ev.UpdateReceived():",
-        "e2e/test_message_stories.py",
+        "core/test_run_retry.py::test_what_came_from_outside_stays_and_is_heard_at_the_retry",
     ),
     Mutant(
         "fork-loses-signals-behind-an-edit",
         "core/run_fork.py",
         "case ev.SignalReceived() | ev.PromiseResolved() | ev.UpdateReceived():",
         "case ev.PromiseResolved() | ev.UpdateReceived():",
-        "e2e/test_message_stories.py",
+        "core/test_run_fork.py",
     ),
     Mutant(
         "fork-keeps-answers-behind-an-edit",
         "core/run_fork.py",
         "(r.event.name, r.event.question) not in asked if r.seq in answers else r.event.name in unasked",
         "False",
-        "e2e/test_message_stories.py",
+        "core/test_run_fork.py",
     ),
     Mutant(
         "fork-keeps-void-answers-behind-an-edit",
@@ -523,5 +505,225 @@ MUTANTS = [
         "if n > seq]",
         "if n < seq]",
         "store/test_verify.py",
+    ),
+    Mutant(
+        "questions-answer-counts-for-every-question",
+        "core/questions.py",
+        "        place = (name, question)\n",
+        "        place = (name, BY_NAME)\n",
+        "core/test_questions.py",
+    ),
+    Mutant(
+        "questions-title-is-all-that-counts",
+        "core/questions.py",
+        'blake2b(msgspec.json.encode(asked, order="sorted"), digest_size',
+        'blake2b(msgspec.json.encode(asked.get("title")), digest_size',
+        "core/test_questions.py",
+    ),
+    Mutant(
+        "runstate-second-answer-is-taken",
+        "core/runstate.py",
+        "        if self.values is not None and self.values.has(promise, question):\n            return False\n",
+        "",
+        "engine/test_delivery.py",
+    ),
+    Mutant(
+        "run-retry-updates-are-void",
+        "core/run_retry.py",
+        "case ev.SignalReceived() | ev.PromiseResolved() | ev.UpdateReceived():",
+        "case ev.SignalReceived() | ev.PromiseResolved():",
+        "core/test_run_retry.py::test_what_came_from_outside_stays_and_is_heard_at_the_retry",
+    ),
+    Mutant(
+        "run-retry-values-stay-with-the-name",
+        "core/run_retry.py",
+        "_split(bound_to_questions(seen), retried.cut)",
+        "_split(seen, retried.cut)",
+        "core/test_run_retry.py::test_a_value_for_a_name_stays_with_the_question_that_took_it",
+    ),
+    Mutant(
+        "run-retry-values-are-bound-to-what-could-not-take-them",
+        "core/run_retry.py",
+        "    if not event.authorized and is_restricted(created):\n        return r\n    return Recorded",
+        "    return Recorded",
+        "core/test_run_retry.py::test_a_value_that_no_question_could_take_stays_with_its_name",
+    ),
+    Mutant(
+        "run-retry-late-messages-stay-last",
+        "core/run_retry.py",
+        "            seen = put_in_order(seen, event)\n",
+        "            pass\n",
+        "e2e/test_message_life.py::test_a_signal_while_the_run_succeeds_is_read",
+    ),
+    Mutant(
+        "late-messages-are-turned-round",
+        "core/late_messages.py",
+        "r.event) for r in late]",
+        "r.event) for r in reversed(late)]",
+        "core/test_late_messages.py",
+    ),
+    Mutant(
+        "late-messages-overtake-messages",
+        "core/late_messages.py",
+        "    {ev.TasksSucceeded, ev.TaskFailed,",
+        "    {ev.SignalReceived, ev.TasksSucceeded, ev.TaskFailed,",
+        "core/test_late_messages.py",
+    ),
+    Mutant(
+        "late-messages-stay-where-they-are",
+        "core/late_messages.py",
+        "    if at == len(early):\n        return seen\n",
+        "    return seen\n",
+        "core/test_late_messages.py",
+    ),
+    Mutant(
+        "late-messages-turn-the-clock-back",
+        "core/late_messages.py",
+        "Recorded(r.seq, early[at].at_us, r.event)",
+        "Recorded(r.seq, r.at_us, r.event)",
+        "core/test_late_messages.py",
+    ),
+    Mutant(
+        "late-messages-without-updates",
+        "core/late_messages.py",
+        "ev.PromiseResolved, ev.UpdateReceived, ev.CancelRequested})",
+        "ev.PromiseResolved, ev.CancelRequested})",
+        "core/test_late_messages.py",
+    ),
+    Mutant(
+        "published-open-code-refuses-names",
+        "core/published_messages.py",
+        "if name in self._names[kind] or published.open:",
+        "if name in self._names[kind]:",
+        "sdk/test_message_registry.py server/test_message_doors.py::test_code_that_makes_names_while_it_runs_takes_any_name_and_still_checks_those_it_has",
+    ),
+    Mutant(
+        "published-unknown-names-are-known",
+        "core/published_messages.py",
+        "if name in self._names[kind] or published.open:",
+        "if name in self._names[kind] or published.signals:",
+        "sdk/test_message_registry.py",
+    ),
+    Mutant(
+        "published-second-question-is-unknown",
+        "core/published_messages.py",
+        ' or _NTH.sub("", name) in published.approvals',
+        "",
+        "sdk/test_message_registry.py",
+    ),
+    Mutant(
+        "published-events-are-unknown",
+        "core/published_messages.py",
+        "name.startswith(EVENT_PREFIX) or name in",
+        "name in",
+        "sdk/test_message_registry.py",
+    ),
+    Mutant(
+        "published-first-schema-alone",
+        "core/published_messages.py",
+        "            wrong = wrong or found\n        return wrong",
+        "            return found\n        return wrong",
+        "sdk/test_message_registry.py",
+    ),
+    Mutant(
+        "waits-full-name-fails-the-run",
+        "core/waits.py",
+        "            self.full.add(name)\n",
+        "            raise OverflowError(name)\n",
+        "core/test_waits.py",
+    ),
+    Mutant(
+        "waits-full-for-ever",
+        "core/waits.py",
+        "len(buffer) <= SIGNALS_BUFFERED_MAX // 2:",
+        "len(buffer) < 0:",
+        "core/test_waits.py",
+    ),
+    Mutant(
+        "waits-further-back-takes-up-the-last",
+        "core/waits.py",
+        "return not other.since_us or 0 < self.since_us <= other.since_us",
+        "return True",
+        "core/test_waits.py",
+    ),
+    Mutant(
+        "named-events-look-back-to-the-wait",
+        "core/named_events.py",
+        "        return started_us\n",
+        "        return now_us\n",
+        "core/test_named_events.py",
+    ),
+    Mutant(
+        "invariants-answer-to-a-name",
+        "core/invariants/answers.py",
+        "(event.name, event.question) not in self._asked:",
+        "event.name not in {name for name, _ in self._asked}:",
+        "store/test_verify.py::test_an_answer_without_its_question_is_found",
+    ),
+    Mutant(
+        "invariants-key-stays-behind",
+        "core/invariants/run_rows.py",
+        "        if fold.next_run:\n",
+        "        if False:\n",
+        "store/test_verify.py::test_a_message_in_the_wrong_place_is_found",
+    ),
+    Mutant(
+        "invariants-another-question-in-the-row",
+        "core/invariants/run_rows.py",
+        "p.question != asked_by(created):",
+        "not p.question:",
+        "store/test_verify.py::test_a_message_in_the_wrong_place_is_found",
+    ),
+]
+
+
+WRONG_FATES = {
+    Fate.DECIDE_AGAIN: Fate.SET_ASIDE,
+    Fate.SET_ASIDE: Fate.DROP,
+    Fate.FORWARD: Fate.DROP,
+    Fate.DROP: Fate.SET_ASIDE,
+}
+LETTERS = {Fate.DECIDE_AGAIN: "_D", Fate.SET_ASIDE: "_A", Fate.FORWARD: "_F", Fate.DROP: "_X"}
+FATE_TESTS = {
+    Ending.SUCCESS: "success_gives_way_to_what_senders_were_promised_and_to_nothing_else",
+    Ending.CONTINUED: "a_run_that_continues_takes_along_all_but_answers_and_results",
+}
+
+
+def _row(kind: InboxKind, fates: Mapping[Ending, Fate]) -> str:
+    return f"InboxKind.{kind.name}: _row({', '.join(LETTERS[fates[ending]] for ending in Ending)})"
+
+
+def _cells() -> Iterator[Mutant]:
+    """One wrong fate at a time: each cell of the table in core/message_life.py."""
+    for kind, fates in FATES.items():
+        for ending, fate in fates.items():
+            test = FATE_TESTS.get(ending, "an_end_sets_aside_what_senders_were_promised_and_nothing_else")
+            if ending is Ending.SUCCESS and fate is Fate.DROP:
+                test = "an_end_sets_aside_what_senders_were_promised_and_nothing_else"
+            yield Mutant(
+                f"message-life-{kind}-{ending}",
+                "core/message_life.py",
+                _row(kind, fates),
+                _row(kind, {**fates, ending: WRONG_FATES[fate]}),
+                f"store/test_inbox.py::test_{test}",
+            )
+
+
+MUTANTS += [
+    *_cells(),
+    Mutant(
+        "message-life-answer-goes-along",
+        "core/message_life.py",
+        "InboxKind.ANSWER: _row(_D, _A, _A, _A)",
+        "InboxKind.ANSWER: _row(_D, _A, _A, _F)",
+        "store/test_inbox.py::test_a_run_that_continues_takes_along_all_but_answers_and_results",
+    ),
+    Mutant(
+        "message-life-result-goes-along",
+        "core/message_life.py",
+        "InboxKind.CHILD: _row(_X, _X, _X, _X)",
+        "InboxKind.CHILD: _row(_X, _X, _X, _F)",
+        "store/test_inbox.py::test_a_run_that_continues_takes_along_all_but_answers_and_results",
     ),
 ]

@@ -181,4 +181,11 @@ MUTANTS = [
         "pass",
         "flows/test_decider.py",
     ),
+    Mutant(
+        "decider-late-messages-are-not-noted",
+        "flows/decide/decider.py",
+        "                note_late(self._end, record)\n",
+        "                pass\n",
+        "flows/test_decider.py",
+    ),
 ]
