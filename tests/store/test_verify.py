@@ -319,6 +319,22 @@ SET_ASIDE = (
         ),
         (2, "which does not name it", "delete from perdure.run_key where key = 'retried'"),
     ],
+    ids=[
+        "pending-of-a-failed-run",
+        "pending-of-a-continued-run",
+        "aside-of-an-active-run",
+        "aside-with-another-reason",
+        "aside-of-a-continued-run",
+        "aside-of-no-run",
+        "key-stays-behind",
+        "chain-stays-behind",
+        "chain-of-no-run",
+        "two-runs-under-a-key",
+        "another-question",
+        "open-with-a-value",
+        "never-asked",
+        "key-is-lost",
+    ],
 )
 async def test_a_message_in_the_wrong_place_is_found(
     dsn: str, talk: dict[str, str], number: int, what: str, statement: str
