@@ -139,3 +139,21 @@ def test_messages_that_come_after_the_failure_are_heard_after_a_retry() -> None:
     w.main.add(ev.TasksSucceeded([a], [b"1"]))
     w.settle()
     assert isinstance(w.main.closing, cm.CompleteRun)
+
+
+def test_messages_that_come_after_the_last_step_are_told_with_the_end() -> None:
+    w = world("tasks: {a: {with: {}}}", script={"a": {"hang": True}})
+    w.run()
+    w.main.add(ev.SignalReceived("early", b"1"))
+    w.settle()
+    w.together = True
+    (a,) = w.main.state.tasks
+    w.main.add(ev.TasksSucceeded([a], [b"1"]))
+    for message in (ev.SignalReceived("late", b"2"), ev.PromiseResolved("ok", b"3")):
+        w.main.add(message)
+    w.settle()
+    end = w.main.closing
+    assert isinstance(end, cm.CompleteRun)
+    assert end.unread == [("early", b"1"), ("late", b"2")]
+    late = [type(r.event) for r in w.main.history if r.seq in end.late]
+    assert late == [ev.SignalReceived, ev.PromiseResolved]

@@ -1027,6 +1027,30 @@ def test_continue_as_new_carries_promises_nobody_awaited_and_whatever_came_after
 
 
 @workflow
+async def ends_after_a_promise() -> int:
+    await publish.wait()
+    return 1
+
+
+def test_an_end_tells_what_its_code_did_not_read_and_what_came_too_late() -> None:
+    world = World(ends_after_a_promise)
+    for fact in (
+        ev.SignalReceived("steer", b'"early"'),
+        ev.PromiseResolved("publish", b"true"),
+        ev.SignalReceived("steer", b'"late"'),
+        ev.PromiseResolved("late", b"2"),
+        ev.UpdateReceived("u", "change", b"3"),
+    ):
+        world.add(fact)
+    end = world.run().closing
+    assert isinstance(end, cm.CompleteRun)
+    assert end.unread == [("steer", b'"early"'), ("steer", b'"late"')]
+    late = [r for r in world.history if r.seq in end.late]
+    assert [type(r.event) for r in late] == [ev.SignalReceived, ev.PromiseResolved, ev.UpdateReceived]
+    assert_replays(world)
+
+
+@workflow
 async def continues_past_except_exception() -> None:
     try:
         wf.continue_as_new()
