@@ -1016,6 +1016,7 @@ def test_continue_as_new_carries_promises_nobody_awaited_and_whatever_came_after
         ev.PromiseResolved("publish", b"true"),
         ev.SignalReceived("steer", b'"late"'),
         ev.PromiseResolved("late", b"2"),
+        ev.PromiseResolved("asked", b"3", question=b"of this run"),
         ev.CancelRequested("late"),
     ]
     for fact in facts:
