@@ -604,10 +604,15 @@ async def reads_one(name: str) -> int:
     return await add.next()
 
 
-async def test_signal_with_start_at_an_end_starts_the_next_run(dsn: str) -> None:
+@pytest.mark.parametrize("begun_by_signal", [True, False])
+async def test_signal_with_start_at_an_end_starts_the_next_run(dsn: str, begun_by_signal: bool) -> None:
     keyed = reads_one.options(key="life-one")
     async with Perdure(dsn) as client:
-        run = await keyed.signal_with_start(add, 1, "a")
+        if begun_by_signal:
+            run = await keyed.signal_with_start(add, 1, "a")
+        else:
+            run = await client.start(keyed, "a")
+            await run.signal(add, 1)
         async with before_its_end(dsn, run) as ends:
             await run.signal(go, 1)
             await ends()
@@ -617,6 +622,19 @@ async def test_signal_with_start_at_an_end_starts_the_next_run(dsn: str) -> None
         assert following.id != run.id
         await go.send("key:life-one", 1)
         assert await following.result(SOON) == 2
+
+
+async def test_signal_with_start_of_another_input_at_an_end_starts_nothing(dsn: str) -> None:
+    keyed = reads_one.options(key="life-one")
+    async with Perdure(dsn) as client:
+        run = await client.start(keyed, "a")
+        await run.signal(add, 1)
+        async with before_its_end(dsn, run) as ends:
+            await run.signal(go, 1)
+            await ends()
+            assert (await keyed.signal_with_start(add, 2, "b")).id == run.id
+        assert await run.result(SOON) == 1
+        assert (await client.get("key:life-one")).id == run.id
 
 
 # A key, or the id of the first run of a chain, finds its last run.

@@ -542,6 +542,13 @@ MUTANTS = [
         "e2e/test_message_life.py::test_signal_with_start_at_an_end_starts_the_next_run",
     ),
     Mutant(
+        "signal-with-start-starts-something-else",
+        "engine/api/messages.py",
+        "starts=found[1] == wanted",
+        "starts=True",
+        "e2e/test_message_life.py::test_signal_with_start_of_another_input_at_an_end_starts_nothing",
+    ),
+    Mutant(
         "run-retry-starts-a-living-child-again",
         "engine/api/run_retry.py",
         "        left_alone = told | (runs.keys() - stopped)\n",
