@@ -25,10 +25,10 @@ from perdure.localpg.postmaster import children_of
 from perdure.sdk.client.base import ClientBase
 from perdure.store.migrate import migrate
 from tests.cli import processes
-from tests.shared_server import FAST
 from tests.fakes.client_calls import APPROVALS, BULK, CLIENT, HANDLE, SCHEDULES, VERSIONS, surface_flow
 from tests.fakes.waiting import until
 from tests.server.remote import worker
+from tests.shared_server import FAST
 
 CALL_S = 1.5
 SLACK_S = 6.0

@@ -22,9 +22,9 @@ from perdure.sdk.client.backend import ambient
 from perdure.sdk.client.handles import Handle
 from perdure.store.migrate import migrate
 from tests.cli import processes
-from tests.shared_server import FAST
 from tests.fakes.waiting import until
 from tests.server.remote import worker
+from tests.shared_server import FAST
 
 CALL_S = 2.0
 SLACK_S = 8.0

@@ -19,8 +19,8 @@ from perdure.errors import RunFinished, Unavailable
 from perdure.localpg.cluster import PrivateCluster
 from perdure.store.migrate import migrate
 from perdure.store.verify import verify
-from tests.shared_server import FAST
 from tests.fakes.waiting import holds, until
+from tests.shared_server import FAST
 
 WAITING = "select pid, query_start from pg_stat_activity where wait_event = 'SyncRep' and application_name = 'perdure'"
 UNACKNOWLEDGED_S = 0.5
