@@ -433,7 +433,8 @@ async def test_a_retry_returns_messages_in_their_order_and_drops_old_requests(c:
             await c.execute("insert into perdure.inbox (ns, run_id, body, kind) values (1, $1, '', $2)", run_id, kind)
     await retry_rest(c)
     rows = await c.fetch(
-        "select kind, name, body, at < now() as is_old from perdure.inbox where run_id = $1 order by id", RUN
+        "select kind, name, body, at < now() - interval '1 hour' as is_old from perdure.inbox where run_id = $1 order by id",
+        RUN,
     )
     asked = [InboxKind.CANCEL, InboxKind.TERMINATE, InboxKind.PAUSE]
     assert [r["kind"] for r in rows[:-3]] == [kind for kind in InboxKind if kind not in asked]
