@@ -637,6 +637,29 @@ async def test_signal_with_start_of_another_input_at_an_end_starts_nothing(dsn: 
         assert (await client.get("key:life-one")).id == run.id
 
 
+@workflow(name="life_reads_later")
+async def reads_later(n: int) -> list[int]:
+    await go.next()
+    if n == 1:
+        wf.continue_as_new(2)
+    return [n, await add.next()]
+
+
+async def test_next_run_under_a_key_has_the_input_of_its_start(dsn: str) -> None:
+    keyed = reads_later.options(key="life-later")
+    async with Perdure(dsn) as client:
+        run = await keyed.signal_with_start(add, 1, 1)
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        async with before_its_end(dsn, following) as ends:
+            await following.signal(go, 1)
+            await ends()
+            await keyed.signal_with_start(add, 2, 1)
+        assert await following.result(SOON) == [2, 1]
+        third: Handle[Any] = await client.get("key:life-later")
+        assert [e.input for e in await events_of(third, ev.RunStarted)] == [b'{"n":1}']
+
+
 # A key, or the id of the first run of a chain, finds its last run.
 
 

@@ -231,7 +231,11 @@ class RunCommands:
         return type(last) is cm.CompleteRun and bool(last.unread or run.unseen)
 
     async def find_own_start(self, run: ActiveRun) -> None:
-        rows = await self._store.history_after(run.id, run.ns, 0, 1)
+        """That of the chain: its key stands for the input of its first run, and a run that continued has another one."""
+        rows = await self._store.history_after(run.state.first or run.id, run.ns, 0, 1)
+        if not rows:  # retention has removed the first run, and nothing else has its input: the signals are set aside
+            run.state.starts_again = False
+            return
         started = decode_row(rows[0].seq, rows[0].at_us, rows[0].body)[0]
         assert isinstance(started.event, ev.RunStarted)
         await self._versions.find_all(run.ns, [run.workflow])
