@@ -660,6 +660,27 @@ async def test_next_run_under_a_key_has_the_input_of_its_start(dsn: str) -> None
         assert [e.input for e in await events_of(third, ev.RunStarted)] == [b'{"n":1}']
 
 
+@workflow(name="life_ends_unread")
+async def ends_unread(n: int) -> int:
+    await go.next()
+    if n == 1:
+        wf.continue_as_new(2)
+    return n
+
+
+async def test_signal_with_start_left_by_a_chain_starts_the_next_run(dsn: str) -> None:
+    keyed = ends_unread.options(key="life-unread")
+    async with Perdure(dsn) as client:
+        run = await keyed.signal_with_start(add, 1, 1)
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        await following.signal(go, 1)
+        assert await following.result(SOON) == 2
+        third: Handle[Any] = await client.get("key:life-unread")
+        assert third.id != following.id
+        await until(lambda: events_of(third, ev.SignalReceived), within_s=SOON_S)
+
+
 # A key, or the id of the first run of a chain, finds its last run.
 
 

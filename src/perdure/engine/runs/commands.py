@@ -298,7 +298,7 @@ class RunCommands:
         )
         own = self._runs.reserve(run.ns, run.workflow, chosen.version, chosen.pinned)
         messages: list[Message] = [
-            *(SignalMessage(name, value) for name, value in c.signals),
+            *(SignalMessage(name, value, starts=state.starts_again) for name, value in c.signals),
             *(PromiseMessage(name, value) for name, value in c.promises),
             *(CancelMessage(reason, deadline) for reason, deadline in c.cancels),
             *run.unseen,  # it arrived while the code decided to continue as new
