@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from tests.messages.tally import Tally
 from tests.messages.tell import tell
 
 SEED = os.environ["PERDURE_HYPOTHESIS_SEED"]
@@ -11,5 +12,5 @@ STORIES = 60
 
 
 async def test_no_message_is_lost_or_doubled_or_answers_another_question(dsn: str) -> None:
-    broken = await tell(dsn, SEED, range(STORIES))
+    broken = await tell(dsn, SEED, range(STORIES), Tally())
     assert not broken, f"just messages {SEED} {STORIES}\n" + "\n\n".join(broken[:5])

@@ -1,11 +1,12 @@
-"""Two engines on one database, in this process. Either can be killed: it says nothing more, and another one takes its place."""
+"""Two engines on one database, in this process, each with a server. Either can be killed: it says nothing more, and another one takes its
+place."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 
@@ -14,9 +15,8 @@ from perdure.core import ids
 from perdure.errors import Unavailable
 from perdure.sdk.client.handles import Handle
 from perdure.testing.mortal import EXPIRED_S, settle_lost
+from tests.messages.doors import CALL_S, SQL_S, Door, Front
 from tests.messages.programs import DAG, GRAPH
-
-CALL_S: Final = 30.0
 
 
 class Lost(Exception):
@@ -25,9 +25,11 @@ class Lost(Exception):
 
 class MortalEngine(Perdure):
     died: asyncio.Future[None]
+    front: Front
 
     async def die(self) -> None:
         self.died.set_result(None)
+        await self.front.close()
         self._backend.close()
         stopped = self.engine.abandon()
         with suppress(TimeoutError):
@@ -50,6 +52,8 @@ class Engines:
         one = MortalEngine(self._dsn, tune_gc=False, tracing=False, auto_migrate=False)
         one.died = asyncio.get_running_loop().create_future()
         await one.__aenter__()
+        one.front = Front(one, self.pool)
+        await one.front.open()
         return one
 
     async def begin(self) -> None:
@@ -59,21 +63,24 @@ class Engines:
 
     async def end(self) -> None:
         for one in self._up:
+            await one.front.close()
             await one.close()
 
-    async def call(self, which: int, make: Callable[[Any], Awaitable[Any]]) -> Any:
-        """What `make` does with the connection of an engine. Raises Lost when its engine dies first, or the database has another
-        engine's word for it."""
+    async def call(self, which: int, door: str, make: Callable[[Door], Awaitable[Any]]) -> Any:
+        """What `make` does with a door of an engine. Raises Lost when the engine dies first, or gives no answer."""
         one = self._up[which % 2]
         if one.died.done():  # its place is not taken yet
             one = self._up[(which + 1) % 2]
-        work = asyncio.ensure_future(make(one))
-        await asyncio.wait({work, one.died}, timeout=CALL_S, return_when=asyncio.FIRST_COMPLETED)
+        work = asyncio.ensure_future(make(one.front.doors[door]))
+        if door == "sql":  # whichever engine carries it out
+            await asyncio.wait({work}, timeout=2 * SQL_S)
+        else:
+            await asyncio.wait({work, one.died}, timeout=CALL_S, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
             await asyncio.wait({work}, timeout=1)
             raise Lost
-        if one.died.done() and work.exception() is not None:
+        if one.died.done() and (work.cancelled() or work.exception() is not None):
             raise Lost
         try:
             return work.result()

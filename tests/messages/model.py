@@ -18,6 +18,8 @@ Promises:
 5. A run that succeeds has heard what came before its end, unless it was asked once more and ended again.
 6. A retry finds everything again that the failure had set aside.
 7. A fork has what the history has that it was made from, and nothing of what is said to the original later.
+8. A message that may start its run is read by a run: if the chain succeeds without reading it, a run under the same key has it, and all that
+   the chain left unread, in its order.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ Question = tuple[int, str, int]
 """Number of the order, what failed before it, and the last result that the code had: whatever the question depends on."""
 ASKING: Final = {"ask": "deal", "board": "board", "late": "quick"}
 """Orders that ask people, and the name under which they do."""
+STARTS: Final = "s"
+"""The sender whose messages start a run if none is there."""
 BAD_EVENTS: Final = 500_000_000
 """Added to the number of the event that the code waits for once a step has failed."""
 
@@ -193,8 +197,11 @@ def follow(p: Past, answers: Mapping[Question, Answer], seen: Sequence[Any] = ()
 class Judge:
     """Collects what is wrong with the runs of one chain."""
 
-    def __init__(self, ledger: Ledger, chain: Sequence[Past], left: Iterable[Set]) -> None:
+    def __init__(self, ledger: Ledger, chain: Sequence[Past], left: Iterable[Set], heir: Past | None = None) -> None:
+        """`heir`: the run under the same key that got the signals which the chain left unread."""
         self._ledger, self._chain, self._left = ledger, chain, list(left)
+        self._heir = heir
+        self._heard_by = [*chain, heir] if heir else [*chain]
         self.wrong: list[str] = []
         self._passed_on: dict[str, set[tuple[str, int]]] = {"word": set(), "order": set()}
         """Run and message: it has gone to the next run."""
@@ -204,8 +211,9 @@ class Judge:
             self._followed(p)
         for p, successor in zip(self._chain, self._chain[1:], strict=False):
             self._handed_on(p, successor)
-        self._places("word", [p.words for p in self._chain], self._ledger.words)
-        self._places("order", [[o.n for o in p.orders] for p in self._chain], self._ledger.orders)
+        self._inherited(self._chain[-1])
+        self._places("word", [p.words for p in self._heard_by], self._ledger.words)
+        self._places("order", [[o.n for o in p.orders] for p in self._heard_by], self._ledger.orders)
         self._promises()
         self._decisions()
         self._left_rows()
@@ -241,14 +249,7 @@ class Judge:
         r = follow(p, self.answers(p), successor.carried)
         if successor.carried != r.log:
             self._say(f"run {successor.run} began with {successor.carried}, and {p.run} ended with {r.log}")
-        for what, left, there in (
-            ("order", [o.n for o in r.orders], [o.n for o in successor.orders]),
-            ("word", r.words, successor.words),
-        ):
-            unread = [s.value for s in self._left if s.run == successor.run and s.kind == what]
-            if [*there, *unread][: len(left)] != left:
-                self._say(f"run {successor.run} was to begin with the {what}s {left}, and has {there}")
-            self._passed_on[what] |= {(p.run, value) for value in left}
+        self._signals_handed_on(p, r, successor)
         waiting = [s.value for s in self._left if s.run == successor.run]
         for n, value in r.unused.items():
             if successor.values.get(n) != value and (n, value) not in waiting:
@@ -258,15 +259,35 @@ class Judge:
         if missing := set(r.updates) - {*successor.updates, *(v for v in waiting if isinstance(v, int))}:
             self._say(f"run {successor.run} was to have the updates {sorted(missing)}")
 
+    def _signals_handed_on(self, p: Past, r: Reading, successor: Past) -> None:
+        for what, left, there in (
+            ("order", [o.n for o in r.orders], [o.n for o in successor.orders]),
+            ("word", r.words, successor.words),
+        ):
+            unread = [s.value for s in self._left if s.run == successor.run and s.kind == what]
+            if [*there, *unread][: len(left)] != left:
+                self._say(f"run {successor.run} was to begin with the {what}s {left}, and has {there}")
+            self._passed_on[what] |= {(p.run, value) for value in left}
+
+    def _inherited(self, p: Past) -> None:
+        """Promise 8."""
+        if p.end != "success":
+            return
+        r = follow(p, self.answers(p), p.result)
+        if self._heir is not None:
+            self._signals_handed_on(p, r, self._heir)
+        elif promised := {s.value for s in self._ledger.words if s.sender == STARTS} & {*r.words}:
+            self._say(f"run {p.run} ended without reading {sorted(promised)}, and no run was started for them")
+
     def _places(self, what: str, histories: Sequence[list[int]], sent: Sequence[Sent]) -> None:
         """Promises 1, 2, 5 and 6."""
-        for p, there in zip(self._chain, histories, strict=True):
+        for p, there in zip(self._heard_by, histories, strict=True):
             for value, times in Counter(there).items():
                 if times > 1:
                     self._say(f"{what} {value} is in the history of {p.run} {times} times")
         passed_on = self._passed_on[what]
         heard = [
-            v for p, there in zip(self._chain, histories, strict=True) for v in there if (p.run, v) not in passed_on
+            v for p, there in zip(self._heard_by, histories, strict=True) for v in there if (p.run, v) not in passed_on
         ]
         left = [s for s in self._left if s.kind == what]
         known = {s.value: s for s in sent}
@@ -315,7 +336,7 @@ class Judge:
 
     def _left_rows(self) -> None:
         """Who may have messages that no history has."""
-        runs = {p.run: p for p in self._chain}
+        runs = {p.run: p for p in self._heard_by}
         for s in self._left:
             p = runs.get(s.run)
             if p is None:

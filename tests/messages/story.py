@@ -6,12 +6,15 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import count
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
 from perdure import Promise, flow
+from perdure.core import ids
+from perdure.core.api import approvals as acts
 from perdure.core.api import messages
 from perdure.engine.api.approvals import Ballot, Links
 from perdure.errors import (
@@ -21,14 +24,17 @@ from perdure.errors import (
     NotAssigned,
     NotFound,
     PromiseAlreadyResolved,
+    RateLimited,
     RunFinished,
 )
 from perdure.sdk.client.keys import ApprovalDecision
 from tests.fakes.waiting import busy
 from tests.messages import records
+from tests.messages.doors import DOORS, Door, ask
 from tests.messages.engines import Engines, Lost, handle
 from tests.messages.model import (
     ASKING,
+    STARTS,
     Answer,
     Judge,
     Ledger,
@@ -56,10 +62,20 @@ from tests.messages.programs import (
     reader,
     word,
 )
+from tests.messages.tally import Tally
 
 STYLES: Final = ("code", "code", "code", "graph", "dag")
 APPROVALS: Final = {"ask": deal, "board": board, "late": quick}
 WAIT_S: Final = 30.0
+LIMIT_S: Final = 240.0
+"""For a whole story."""
+NUMBERS: Final = 10_000
+"""Each story has so many numbers for what it sends; each run of it that is not a continuation has CHAPTER of them."""
+CHAPTER: Final = 1_000
+FORKS: Final = count(300_000_000, CHAPTER)
+"""Numbers of forks."""
+DRAWS: Final = 8
+"""How often an act is drawn for each one that is done: not every act can be done at every moment."""
 ACTS: Final = {
     "say": 14,
     "say_again": 3,
@@ -74,6 +90,7 @@ ACTS: Final = {
     "stop": 1,
     "delegate": 2,
     "ask_update": 2,
+    "with_start": 3,
 }
 ORDERS: Final = {
     "code": {"hear": 6, "ask": 4, "board": 2, "value": 3, "event": 3, "update": 3, "try": 2, "must": 2, "again": 2},
@@ -81,17 +98,40 @@ ORDERS: Final = {
 }
 
 
+LAST: Final = """
+with recursive chain as (
+  select $1::uuid as run_id, 0 as n
+  union all select r.successor, c.n + 1 from chain c join perdure.run r using (run_id) where r.successor is not null
+) select run_id from chain order by n desc limit 1"""
+
+
 class Broken(AssertionError):
     """A promise is broken."""
 
 
 class Story:
-    def __init__(self, engines: Engines, number: int, seed: str, *, kills: bool = False) -> None:
+    def __init__(self, engines: Engines, number: int, seed: str, tally: Tally, *, kills: bool = False) -> None:
         self.e, self.number, self.random, self._kills = engines, number, Random(seed), kills
-        self.base = (number + 1) * 1_000
-        self._next = self.base + 100
-        self.style = self.random.choice(STYLES)
+        self.tally = tally
         self.steps: list[str] = []
+        self.acts = 0
+        """Acts that were done, of those that were drawn."""
+        self.chapter = 0
+        self.key = ""
+        self.has_key = False
+        """The key belongs to an ended run of the same workflow."""
+        self.clear()
+
+    def clear(self) -> None:
+        """For a run that no message has reached."""
+        self.style = self.random.choice(STYLES)
+        self.base = (self.number + 1) * NUMBERS + self.chapter * CHAPTER
+        self._next = self.base + 100
+        self.sent: set[str] = set()
+        """Kinds of messages that the chain was sent."""
+        self.racing: set[str] | None = None
+        """Kinds that were sent while the act of a burst was under way."""
+        self.was_paused = False
         self.ledger = Ledger()
         self.run = ""
         """The first run of the chain."""
@@ -101,7 +141,6 @@ class Story:
         self.answers: dict[Question, Answer] = {}
         self.keys: list[tuple[str, int]] = []
         self.updates: dict[int, asyncio.Task[None]] = {}
-        self.chain_ended = False
 
     # ---- acts on engines
 
@@ -109,10 +148,22 @@ class Story:
         self._next += 1
         return self._next
 
-    async def call(self, make: Callable[[Any], Awaitable[Any]]) -> Any:
-        return await self.e.call(self.random.randrange(2), make)
+    async def call(self, make: Callable[[Door], Awaitable[Any]], door: str = "") -> Any:
+        """Through a door of an engine, both drawn."""
+        door = door or self.random.choices([*DOORS], [*DOORS.values()])[0]
+        self.tally.doors[door] += 1
+        return await self.e.call(self.random.randrange(2), door, make)
 
-    async def surely(self, make: Callable[[Any], Awaitable[Any]], *fine: type[Exception]) -> Any:
+    def did_send(self, kind: str) -> None:
+        self.sent.add(kind)
+        if self.racing is not None:
+            self.racing.add(kind)
+
+    def happened(self, act: str) -> None:
+        """To the run, after all that it was sent."""
+        self.tally.pair(self.sent, act, self.racing or ())
+
+    async def surely(self, make: Callable[[Door], Awaitable[Any]], *fine: type[Exception]) -> Any:
         """What may be done twice is repeated until there is an answer. `fine`: what a repetition may be refused with."""
         for n in range(20):
             try:
@@ -131,23 +182,21 @@ class Story:
     # ---- what there is
 
     async def begin(self) -> None:
-        key = f"story-{self.number}"
-        match self.style:
-            case "code":
-                made = await self.surely(
-                    lambda e: e.start(reader.options(key=key, on_conflict="attach"), self.base, [])
-                )
-            case "graph":
-                made = await self.surely(
-                    lambda e: e.start(flow("graph_reader").options(key=key, on_conflict="attach"), n=self.base)
-                )
-            case _:
-                made = await self.surely(
-                    lambda e: e.start(flow("dag_reader").options(key=key, on_conflict="attach"), n=self.base)
-                )
-                self.mine.orders = [Order(act, self.base + i) for i, act in enumerate(DAG_ORDERS, 1)]
-                self.ledger.orders = [Sent(o.n, "program") for o in self.mine.orders]
-        self.run = made.id
+        self.key = f"story-{self.number}.{self.chapter}"
+        definition: Any = {"code": reader, "graph": flow("graph_reader"), "dag": flow("dag_reader")}[self.style]
+        bound = definition.options(key=self.key, on_conflict="attach")
+        given = (
+            bound.encode_call((self.base, []), {}) if self.style == "code" else bound.encode_call((), {"n": self.base})
+        )
+        made = await self.surely(lambda e: bound.start_on(e._backend, given))
+        self.begun(made.id)
+
+    def begun(self, run: str) -> None:
+        if self.style == "dag":
+            self.mine.orders = [Order(act, self.base + i) for i, act in enumerate(DAG_ORDERS, 1)]
+            self.ledger.orders = [Sent(o.n, "program") for o in self.mine.orders]
+        self.tally.styles[self.style] += 1
+        self.run = run
         self.note(f"start {self.style} {self.run}")
 
     def place(self) -> Place:
@@ -161,15 +210,15 @@ class Story:
                 else:
                     self.mine.results[n] = n + 1
             elif r.place.what == "again":
+                self.happened("continues")
                 self.mine = Past("", r.log, r.orders, r.words, r.unused, updates=r.updates)
             else:
                 return r.place
 
-    async def last(self) -> str:
-        run = self.run
-        while found := await self.e.pool.fetchval("select successor from perdure.run where run_id = $1", run):
-            run = str(found)
-        return run
+    async def last(self, run: str = "") -> str:
+        """The last run of a chain."""
+        found = await self.e.pool.fetchval(LAST, run or self.run)
+        return str(found)
 
     async def until_status(self, *wanted: str) -> str:
         for n in range(int(WAIT_S * 40)):
@@ -213,6 +262,7 @@ class Story:
             raise Broken(f"the word {value} is taken, and the run is {self.status}")
         if taken is False and not key:
             raise Broken(f"the word {value} counts as a repetition")
+        self.did_send("signal")
         self.ledger.words.append(Sent(value, sender, True, may_be_aside))
         self.mine.words.append(value)
         if key:
@@ -292,10 +342,12 @@ class Story:
         if what == "failed":
             await self.until_status("failed")
             self.status = "failed"
+            self.happened("fails")
             self.note("failed")
         elif what == "end":
             await self.until_status("success")
             self.status = "success"
+            self.happened("succeeds")
             self.note("success")
 
     # ---- giving what the code waits for
@@ -352,6 +404,7 @@ class Story:
         for i, who in enumerate(people):
             value = self.new()
             votes.append(value)
+            self.did_send("vote")
             self.ledger.votes[value] = place.question
             decided = await self.vote(run, place, who, value, approves=approves, by_link=self.random.random() < 0.2)
             if decided is None and i < len(people) - 1:
@@ -370,11 +423,11 @@ class Story:
         if by_link:
             try:
                 url = await self.surely(lambda e: self._link(e, run, place, who))
-                after = await self.call(
+                self.did_send("link")
+                return await self.call(
                     lambda e: self._by_link(e, url, given if approves else None, str(value), approves)
                 )
-                return after.resolved_us is not None
-            except Lost:
+            except (Lost, RateLimited):
                 pass  # used or not: the same person votes again
         decision = ApprovalDecision(by=who, comment=str(value), nth=place.nth)
 
@@ -391,27 +444,33 @@ class Story:
             raise
 
     async def _approve(self, e: Any, run: str, name: str, value: Any, decision: ApprovalDecision) -> bool:
-        from perdure.core.api import approvals as acts
-
         asked = acts.AnswerApproval(run, name, True, msgspec.json.encode(value), decision.comment, decision.by)
         return (await e._backend.call(acts.ANSWER, asked)).resolved_us is not None
 
     async def _link(self, e: Any, run: str, place: Place, who: str) -> str:
-        from perdure.core.api import approvals as acts
-
         link = acts.CreateLink(run, "approval", self.promise(place), who, 0)
         return (await e._backend.call(acts.CREATE_LINK, link)).url
 
-    async def _by_link(self, e: Any, url: str, value: Any, comment: str, approves: bool) -> Any:
-        links = Links(e.api)
-        link = await links.read(url.rpartition("/")[2])
-        return await links.answer(link, Ballot(approves, value, comment))
+    async def _by_link(self, e: Door, url: str, value: Any, comment: str, approves: bool) -> bool:
+        """Whether it decides. By HTTP the server reads the signature, else the engine does."""
+        token = url.rpartition("/")[2]
+        if e.name == "rest":
+            body = {"approved": approves, "value": value, "comment": comment}
+            after = await ask(e.http, "POST", f"/links/{token}", body)
+            return after["approval"] is None or after["approval"]["status"] != "open"
+        links = Links(e.engine.api)
+        standing = await links.answer(await links.read(token), Ballot(approves, value, comment))
+        return standing is None or standing.resolved_us is not None
 
     async def resolve(self, n: int) -> None:
         value = self.new()
         sent = Sent(value, "v")
+        self.did_send("promise")
         try:
-            await self.call(lambda e: Promise(f"p{n}", int).resolve_on(e._backend, self.run, value))
+            if self.random.random() < 0.2:
+                await self.resolve_by_link(n, value)
+            else:
+                await self.call(lambda e: Promise(f"p{n}", int).resolve_on(e._backend, self.run, value))
         except Lost:
             self.ledger.values.setdefault(n, []).append(Sent(value, "v", False))
             value = self.new()
@@ -432,6 +491,15 @@ class Story:
         self.mine.values[n] = value
         self.note(f"value {n} = {value}")
 
+    async def resolve_by_link(self, n: int, value: int) -> None:
+        link = acts.CreateLink(self.run, "promise", f"p{n}", "", 0)
+        url = (await self.surely(lambda e: e._backend.call(acts.CREATE_LINK, link))).url
+        self.did_send("link")
+        try:
+            await self.call(lambda e: self._by_link(e, url, value, "", True))
+        except RateLimited:
+            raise Lost from None
+
     async def do_early_value(self) -> None:
         """Before the code asks for it."""
         if self.status in ("active", "paused") and self.style == "code" and self.place().what != "value":
@@ -447,6 +515,7 @@ class Story:
                 value = self.new()
                 await self.call(lambda e: Promise(f"p{n}", int).resolve_on(e._backend, self.run, value))
                 raise Broken(f"the promise {n} took a second value, {value}")
+            self.note("a second value is refused")
 
     async def emit(self, n: int) -> None:
         name = f"event:moved{n // 1_000 % 16}" if self.style == "code" else "event:moved"
@@ -462,6 +531,7 @@ class Story:
             await busy(min(0.005 * (i + 1), 0.05))
         else:
             raise Broken(f"run {last} should wait for the event {n}")
+        self.did_send("event")
         event = moved(n) if self.style == "code" else type(moved(n))("moved", dict[str, int])
         await self.surely(lambda e: event.emit_on(e._backend, {"n": n}, key=f"e{n}-{self.run}"))
         self.ledger.emitted.add(n)
@@ -470,6 +540,7 @@ class Story:
 
     def ask_update(self) -> None:
         value = self.new()
+        self.did_send("update")
         self.mine.updates.append(value)
         self.updates[value] = asyncio.create_task(self._ask(value))
         self.note(f"update {value}")
@@ -510,6 +581,7 @@ class Story:
             with suppress(Conflict):  # its owner has not read the request yet
                 await self.surely(lambda e: handle(e, self.run).resume(), Conflict)
                 self.status = "active"
+                self.happened("pause+resume")
                 return
             await busy(0.02)
         raise Broken("a run that was to be paused cannot be resumed")
@@ -536,6 +608,7 @@ class Story:
         except (ApprovalExpired, ApprovalClosed, NotFound, RunFinished):
             return
         self.note(f"late answer {value} to {place.question}")
+        self.did_send("vote")
         if decided:
             self.ledger.decided[place.question or (0, "", 0)] = {value}
 
@@ -554,6 +627,7 @@ class Story:
                     )
                 )
                 raise Broken("eve was heard, and nobody had asked her")
+            self.note("eve is refused")
         elif place.what == "order" and self.answers and self.mine.orders:
             last = await self.last()
             done = [o for o in self.mine.orders if o.act == "ask"]
@@ -563,21 +637,22 @@ class Story:
                 decision = ApprovalDecision(by="ada", comment=str(value), nth=len(done))
                 await self.call(lambda e: deal.reject_on(e._backend, last, decision))
                 raise Broken(f"question {len(done)} was decided a second time")
+            self.note("a second decision is refused")
 
     async def do_delegate(self) -> None:
         if self.status != "active" or self.place().what != "board":
             return
         place = self.place()
         run = await self.opened(place)
-        from perdure.core.api import approvals as acts
-
         asked = acts.DelegateApproval(run, self.promise(place), "dan", "cyd")
+        self.did_send("delegation")
         with suppress(Conflict, NotAssigned):
             await self.surely(lambda e: e._backend.call(acts.DELEGATE, asked), Conflict, NotAssigned)
         votes = []
         for who in ("dan", "ada"):
             value = self.new()
             votes.append(value)
+            self.did_send("vote")
             self.ledger.votes[value] = place.question or (0, "", 0)
             await self.vote(run, place, who, value, approves=True, by_link=False)
         assert place.question is not None
@@ -622,6 +697,7 @@ class Story:
     ) -> None:
         self.note("burst")
         before, self.status = self.status, "active"
+        self.racing = set()
 
         async def sender(name: str) -> None:
             for _ in range(self.random.randint(1, 6)):
@@ -649,6 +725,7 @@ class Story:
             bad.discard(o.n)
         self.mine.failed.clear()
         await self.surely(lambda e: handle(e, self.run).retry(), Conflict)
+        self.happened("retry")
 
     async def do_stop(self) -> None:
         """Cancelled or terminated, perhaps while it is spoken to."""
@@ -671,46 +748,141 @@ class Story:
         await self.together(act, may_be_aside=ends)
         await self.until_status("cancelled")
         self.status = "cancelled"
+        if stop == "cancel":
+            self.did_send("cancel")
+        self.happened("cancelled" if stop == "cancel" else "terminated")
 
     # ---- the whole
 
     async def tell(self, steps: int) -> None:
         try:
             await self.begin()
-            for _ in range(steps):
-                if self.status in ("cancelled", "success"):
-                    break
-                await self.one()
-            if self.status != "failed" or self.random.random() < 0.7:
-                await self.close()
-            await self.refused()
-            await self.judge()
-            if self.random.random() < 0.4:
-                await self.forked()
-                await self.judge()
-            if self.random.random() < 0.1:
-                await self.rerun()
-                await self.judge()
-            if self.random.random() < 0.3:
-                await self.deleted()
-        except Broken:
-            raise
+            await self.act(steps)
+            await self.finish()
         finally:
             for t in self.updates.values():
                 t.cancel()
+
+    async def act(self, steps: int) -> None:
+        """So many acts are done. A run that ends is not the end of the story."""
+        for _ in range(DRAWS * steps):
+            if self.acts >= steps:
+                return
+            self.racing = None
+            if self.status in ("cancelled", "success"):
+                await self.after_end()
+                await self.next_run()
+            else:
+                await self.one()
+
+    async def finish(self) -> None:
+        self.racing = None
+        if self.status in ("active", "paused") or (self.status == "failed" and self.random.random() < 0.7):
+            await self.close()
+        await self.after_end()
+        if self.random.random() < 0.3:
+            await self.deleted()
+
+    async def after_end(self) -> None:
+        await self.refused()
+        await self.judge()
+        if self.random.random() < 0.4:
+            await self.forked()
+            await self.judge()
+        if self.random.random() < 0.15:
+            await self.rerun()
+            await self.judge()
+
+    async def next_run(self) -> None:
+        """Another run, perhaps under the same key, or the one that the last chain left its signals to."""
+        if (heir := await self.heir()) is not None:
+            self.done("heir")
+            await self.go_on_as(heir)
+            return
+        if self.random.random() < 0.2:
+            await self.deleted()
+        self.done("next run")
+        self.chapter += 1
+        had = self.style
+        self.clear()
+        self.has_key = had == "code"
+        if self.style == "code" and self.has_key and self.random.random() < 0.7:
+            await self.begin_with_a_word()
+        else:
+            await self.begin()
+
+    async def heir(self) -> str | None:
+        """The run that got the signals which the chain left unread."""
+        if self.status != "success" or self.style != "code" or not self.key:
+            return None
+        last = await self.last()
+        found = await self.e.pool.fetchval("select run_id from perdure.run_key where key = $1", self.key)
+        return None if found is None or str(found) == last else str(found)
+
+    async def go_on_as(self, heir: str) -> None:
+        history = await self.surely(lambda e: handle(e, heir).history())
+        inherited = records.past(heir, self.style, history, self.base)
+        waiting = [s.value for s in await self.left([inherited]) if s.kind == "word"]
+        base, number, key = self.base, self._next, self.key
+        words = [*inherited.words, *waiting]
+        sent = [w for w in self.ledger.words if w.value in words]
+        self.clear()
+        self.style, self.base, self._next, self.key = "code", base, number, key
+        self.begun(heir)
+        self.did_send("signal_with_start")
+        self.ledger.words, self.mine.words = sent, words
+
+    async def begin_with_a_word(self) -> None:
+        value = self.new()
+        sent = await self.surely(lambda e: self.with_start(e, value))
+        self.begun(ids.text(sent.run_id))
+        self.did_send("signal_with_start")
+        self.ledger.words.append(Sent(value, STARTS))
+        self.mine.words.append(value)
+
+    async def with_start(self, e: Door, value: int) -> messages.SignalledRun:
+        start = reader.options(key=self.key)
+        request = start._request(e._backend, start.signature.encode_call((self.base, []), {}))
+        wanted = messages.SignalWithStart(request, word.name, word.encode(value), f"s{value}")
+        sent: messages.SignalledRun = await e._backend.call(messages.SIGNAL_WITH_START, wanted)
+        return sent
+
+    async def do_with_start(self) -> None:
+        """Said to the run under the key, which is there."""
+        if self.status not in ("active", "paused") or self.style != "code" or self.place().what == "end":
+            return
+        value = self.new()
+        sent = await self.surely(lambda e: self.with_start(e, value))
+        if await self.last(ids.text(sent.run_id)) != await self.last():
+            raise Broken(f"the word {value} went to {ids.text(sent.run_id)}, and the chain of {self.run} has the key")
+        self.did_send("signal_with_start")
+        self.ledger.words.append(Sent(value, STARTS))
+        self.mine.words.append(value)
+        self.note(f"s:{value} with a start")
+        await self.settle()
+
+    def done(self, act: str) -> None:
+        self.acts += 1
+        self.tally.acts[act] += 1
 
     async def one(self) -> None:
         if self.status == "paused" and self.random.random() < 0.4:
             await self.resume()
             await self.settle()
+            self.done("resume")
         elif self.status == "failed":
             await (self.do_burst() if self.random.random() < 0.5 else self.retried())
+            self.done("retry")
         else:
             if self._kills and self.random.random() < 0.04:
                 self.note("kill")
+                self.tally.kills += 1
                 await self.e.kill(self.random.randrange(2))
             act = self.random.choices([*ACTS], [*ACTS.values()])[0]
+            before = len(self.steps)
             await getattr(self, f"do_{act}")()
+            if len(self.steps) > before:
+                self.done(act)
 
     async def retried(self) -> None:
         await self.retry()
@@ -775,8 +947,13 @@ class Story:
                 except TimeoutError:
                     raise Broken(f"the update {value} is never answered") from None
         chain = await self.chain()
-        left = await self.left(chain)
-        wrong = Judge(self.ledger, chain, left).judge()
+        heir = await self.heir()
+        after = None
+        if heir is not None:
+            history = await self.surely(lambda e: handle(e, heir).history())
+            after = records.past(heir, self.style, history, self.base)
+        left = await self.left([*chain, after] if after else chain)
+        wrong = Judge(self.ledger, chain, left, after).judge()
         if chain[-1].end != self.status:
             wrong.append(f"run {chain[-1].run} is {chain[-1].end or 'active'}, and should be {self.status}")
         if wrong:
@@ -793,8 +970,8 @@ class Story:
         steps = records.steps(taken)
         edits: dict[str, int] = {}
         edited = self.random.choice([*steps]) if steps and self.random.random() < 0.6 else 0
-        child = Story(self.e, self.number, f"{self.base}:fork")
-        child.style, child.base, child._next = self.style, self.base, self.base + 600
+        child = Story(self.e, self.number, f"{self.base}:{self.acts}:fork", self.tally)
+        child.style, child.base, child._next, child.sent = self.style, self.base, next(FORKS), set(self.sent)
         if edited:
             edits[str(steps[edited])] = child.new()
         self.note(f"fork {last} at {at} {edits}")
@@ -802,6 +979,7 @@ class Story:
             made = await self.call(lambda e: handle(e, last).fork(at, edits))
         except Lost:
             return
+        self.happened("fork+edit" if edits else "fork")
         child.run = made.id
         child.steps = self.steps
         copied = await self.surely(lambda e: handle(e, child.run).history())
@@ -826,7 +1004,9 @@ class Story:
         """What came with the copied history."""
         mine = self.mine
         self.ledger.votes = dict(known.votes)
-        self.ledger.words = [s for s in known.words if s.value in mine.words]
+        # A fork has no key, so no message may start a run beside it.
+        words = [s._replace(sender="forked") if s.sender == STARTS else s for s in known.words]
+        self.ledger.words = [s for s in words if s.value in mine.words]
         self.ledger.orders = [s for s in known.orders if s.value in [o.n for o in mine.orders]]
         self.ledger.values = {n: [Sent(v, "v")] for n, v in mine.values.items()}
         for a in mine.answers:
@@ -840,6 +1020,7 @@ class Story:
             made = await self.call(lambda e: handle(e, self.run).rerun())
         except Lost:
             return
+        self.happened("rerun")
         self.note(f"rerun {made.id}")
         history = await self.surely(lambda e: handle(e, made.id).history())
         fresh = records.past(made.id, self.style, history, self.base)
@@ -859,6 +1040,7 @@ class Story:
             )
             if n:
                 raise Broken(f"{n} rows of a deleted run are in {table}")
+        self.happened("delete")
         with suppress(NotFound, Lost):
             value = self.new()
             await self.call(lambda e: word.send_on(e._backend, self.run, value))
@@ -870,16 +1052,17 @@ class Carts(Story):
 
     async def tell(self, steps: int) -> None:
         self.style = "cart"
+        self.tally.styles["cart"] += 1
         key = f"cart-{self.number}"
 
         async def sender(name: str) -> None:
-            for _ in range(steps // 2):
+            for _ in range(steps // 3):
                 value = self.new()
+                self.tally.acts["cart"] += 1
                 self.ledger.words.append(Sent(value, name))
                 at = len(self.ledger.words) - 1
-                speak = self.random.randrange(2)
                 try:
-                    await self.e.call(speak, lambda e, value=value: self._add(e, key, value))
+                    await self.call(lambda e, value=value: self._add(e, key, value))
                 except Lost:
                     self.ledger.words[at] = Sent(value, name, False)
                 await busy(self.random.choice([0, 0.01, 0.03, 0.045]) * self.random.random() * 2)
@@ -887,6 +1070,7 @@ class Carts(Story):
         async def killer() -> None:
             for _ in range(2 if self._kills else 0):
                 await busy(self.random.uniform(0.05, 0.5))
+                self.tally.kills += 1
                 await self.e.kill(self.random.randrange(2))
 
         await asyncio.gather(*(sender(name) for name in "xyz"), killer())
@@ -902,6 +1086,7 @@ class Carts(Story):
             self.run = str(r["run_id"])
             heard += msgspec.json.decode(await self.surely(lambda e: handle(e, self.run).result("5s")))
         self.note(f"{len(rows)} carts")
+        self.tally.pairs["signal_with_start", "succeeds"] += len(rows)
         self._judge_carts(heard)
 
     async def _add(self, e: Any, key: str, value: int) -> Any:
@@ -925,12 +1110,12 @@ class Carts(Story):
             raise Broken("\n".join(wrong))
 
 
-async def told(engines: Engines, number: int, seed: str, steps: int) -> str | None:
+async def told(engines: Engines, number: int, seed: str, steps: int, tally: Tally) -> str | None:
     """None: every promise was kept. Else what was not, and how it came to that."""
     kind = Carts if number % 8 == 5 else Story
-    story = kind(engines, number, f"{seed}:{number}", kills=number % 10 == 9)
+    story = kind(engines, number, f"{seed}:{number}", tally, kills=number % 10 == 9)
     try:
-        async with asyncio.timeout(240):
+        async with asyncio.timeout(LIMIT_S):
             await story.tell(steps)
     except (Exception, asyncio.CancelledError) as e:
         what = str(e) if isinstance(e, Broken) else "".join(traceback.format_exception(e)[-4:])

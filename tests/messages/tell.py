@@ -11,13 +11,14 @@ from perdure.store.verify import verify
 from tests import shared_server
 from tests.messages.engines import engines
 from tests.messages.story import told
+from tests.messages.tally import Tally
 
 AT_ONCE = 24
-STEPS = 25
+STEPS = 30
 
 
-async def tell(dsn: str, seed: str, numbers: range, steps: int = STEPS) -> list[str]:
-    """What was broken, if anything."""
+async def tell(dsn: str, seed: str, numbers: range, tally: Tally, steps: int = STEPS) -> list[str]:
+    """What was broken, if anything. `tally` gets what was tried."""
     broken: list[str] = []
     left = iter(numbers)
 
@@ -25,7 +26,7 @@ async def tell(dsn: str, seed: str, numbers: range, steps: int = STEPS) -> list[
 
         async def teller() -> None:
             for n in left:
-                if (what := await told(two, n, seed, steps)) is not None:
+                if (what := await told(two, n, seed, steps, tally)) is not None:
                     broken.append(what)
 
         await asyncio.gather(*(teller() for _ in range(AT_ONCE)))
@@ -36,9 +37,10 @@ async def tell(dsn: str, seed: str, numbers: range, steps: int = STEPS) -> list[
 async def main(seed: str, numbers: range) -> int:
     dsn = shared_server.start_shared().create_database("messages")
     await migrate(dsn)
-    began_s = monotonic()
-    broken = await tell(dsn, seed, numbers)
+    began_s, tally = monotonic(), Tally()
+    broken = await tell(dsn, seed, numbers, tally)
     print("\n\n".join(broken[:20]))
+    print(tally)
     print(f"{len(numbers)} stories of seed {seed} in {monotonic() - began_s:.0f} s, {len(broken)} broken")
     return int(bool(broken))
 
