@@ -39,6 +39,8 @@ DOORS: Final = {"embedded": 5, "grpc": 3, "rest": 3, "sql": 1}
 """How often each one is drawn."""
 HOST: Final = "127.0.0.1"
 CALL_S: Final = 30.0
+CLOSE_S: Final = 5.0
+"""A server that is killed waits for nothing; calls under way end with it."""
 SQL_S: Final = 90.0
 """An engine that dies holds what it has taken for a while."""
 SQL_POLL_S: Final = 0.05
@@ -96,13 +98,12 @@ class Front:
     async def close(self) -> None:
         self._app.state.streams.close()
         self._http.should_exit = self._http.force_exit = True
-        self._sock.close()
-        with suppress(Exception):
-            await self._client.__aexit__(None, None, None)
-        await self._grpc.stop(0)
-        await self._web.aclose()
-        await asyncio.wait({self._serving}, timeout=5)
+        closing = [self._client.__aexit__(None, None, None), self._grpc.stop(0), self._web.aclose()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.gather(*closing, self._serving, return_exceptions=True)
         self._serving.cancel()
+        self._sock.close()  # last: the event loop watches its number, which the next socket gets
 
 
 def _opened(acts: Any) -> Backend:

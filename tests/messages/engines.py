@@ -12,11 +12,12 @@ import asyncpg
 
 from perdure import Perdure
 from perdure.core import ids
+from perdure.core.api import versions
 from perdure.errors import Unavailable
 from perdure.sdk.client.handles import Handle
 from perdure.testing.mortal import EXPIRED_S, settle_lost
 from tests.messages.doors import CALL_S, SQL_S, Door, Front
-from tests.messages.programs import DAG, GRAPH
+from tests.messages.programs import DAG, GRAPH, reader
 
 
 class Lost(Exception):
@@ -29,7 +30,6 @@ class MortalEngine(Perdure):
 
     async def die(self) -> None:
         self.died.set_result(None)
-        await self.front.close()
         self._backend.close()
         stopped = self.engine.abandon()
         with suppress(TimeoutError):
@@ -37,13 +37,14 @@ class MortalEngine(Perdure):
                 await asyncio.gather(*stopped, return_exceptions=True)
                 if self.worker is not None:
                     await self.worker.close()
+        await self.front.close()
         await self._transactions.close()
         await self.store.close()
 
 
 class Engines:
-    def __init__(self, dsn: str, pool: Any) -> None:
-        self._dsn, self.pool = dsn, pool
+    def __init__(self, dsn: str, pool: Any, code: Any) -> None:
+        self._dsn, self.pool, self._code = dsn, pool, code
         self._up: list[MortalEngine] = []
         self._killing = asyncio.Lock()
         self.kills = 0
@@ -52,6 +53,8 @@ class Engines:
         one = MortalEngine(self._dsn, tune_gc=False, tracing=False, auto_migrate=False)
         one.died = asyncio.get_running_loop().create_future()
         await one.__aenter__()
+        one.serve(self._code)
+        await one.engine.refresh()
         one.front = Front(one, self.pool)
         await one.front.open()
         return one
@@ -87,6 +90,10 @@ class Engines:
         except (Unavailable, asyncio.CancelledError) as e:
             raise Lost from e
 
+    async def move(self, version: str, to: str) -> None:
+        """Runs of code that nothing serves any more go on with other code."""
+        await self._up[0]._backend.call(versions.MOVE, versions.MoveRuns("reader", version, to))
+
     async def kill(self, which: int) -> None:
         async with self._killing:
             victim = self._up[which % 2]
@@ -104,9 +111,10 @@ def handle(engine: Any, run: str) -> Handle[Any]:
 
 
 @asynccontextmanager
-async def engines(dsn: str) -> AsyncIterator[Engines]:
+async def engines(dsn: str, code: Any = reader) -> AsyncIterator[Engines]:
+    """`code`: of the workflow `reader`."""
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
-        found = Engines(dsn, pool)
+        found = Engines(dsn, pool, code)
         await found.begin()
         try:
             yield found

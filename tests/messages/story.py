@@ -50,6 +50,7 @@ from tests.messages.model import (
 from tests.messages.programs import (
     DAG_ORDERS,
     PEOPLE,
+    Told,
     bad,
     board,
     cart,
@@ -57,6 +58,7 @@ from tests.messages.programs import (
     deal,
     do,
     fin,
+    jammed,
     moved,
     quick,
     reader,
@@ -91,6 +93,8 @@ ACTS: Final = {
     "delegate": 2,
     "ask_update": 2,
     "with_start": 3,
+    "stuck": 2,
+    "overtaken": 1,
 }
 ORDERS: Final = {
     "code": {"hear": 6, "ask": 4, "board": 2, "value": 3, "event": 3, "update": 3, "try": 2, "must": 2, "again": 2},
@@ -103,6 +107,9 @@ with recursive chain as (
   select $1::uuid as run_id, 0 as n
   union all select r.successor, c.n + 1 from chain c join perdure.run r using (run_id) where r.successor is not null
 ) select run_id from chain order by n desc limit 1"""
+
+
+STUCK: Final = "select stuck from perdure.run_queue where run_id = $1"
 
 
 class Broken(AssertionError):
@@ -118,6 +125,9 @@ class Story:
         """Acts that were done, of those that were drawn."""
         self.chapter = 0
         self.key = ""
+        self.past: list[Past] = []
+        """The chain as it was before retention."""
+        self.lost: list[Set] = []
         self.has_key = False
         """The key belongs to an ended run of the same workflow."""
         self.clear()
@@ -254,8 +264,10 @@ class Story:
                 self.note(f"{value}?")
                 return False
         except RunFinished:
+            if may_be_aside:
+                return False
             await self.settle()  # a question that nobody answered may have brought the code to its end meanwhile
-            if self.status in ("active", "paused") and not may_be_aside:
+            if self.status in ("active", "paused"):
                 raise Broken(f"the word {value} is refused, and the run is {self.status}") from None
             return False
         if self.status not in ("active", "paused"):
@@ -288,14 +300,17 @@ class Story:
         if is_new:
             raise Broken(f"the word {value} was taken a second time under its key")
 
-    async def order(self, act: str) -> Order:
+    async def order(self, act: str, *, is_readable: bool = True) -> Order:
         one = Order(act, self.new())
         if self.style == "dag":
             assert act == "end"
             await self.surely(lambda e: fin.send_on(e._backend, self.run, one.n, key=f"o{one.n}"))
         else:
-            data = {"act": act, "n": one.n}
-            await self.surely(lambda e: do.send_on(e._backend, self.run, data, key=f"o{one.n}"))
+            if not is_readable:
+                jammed.add(one.n)
+            value = msgspec.json.encode({"act": act, "n": one.n})
+            message = messages.SendSignal(self.run, do.name, value, f"o{one.n}")
+            await self.surely(lambda e: e._backend.call(messages.SIGNAL, message))
         self.ledger.orders.append(Sent(one.n, "orders"))
         self.mine.orders.append(one)
         self.note(f"order {act} {one.n}")
@@ -328,7 +343,7 @@ class Story:
 
     async def order_step(self, act: str, n: int) -> None:
         assert self.new() == n
-        data = {"act": act, "n": n}
+        data = Told(act, n)
         await self.surely(lambda e: do.send_on(e._backend, self.run, data, key=f"o{n}"))
         self.ledger.orders.append(Sent(n, "orders"))
         self.mine.orders.append(Order(act, n))
@@ -640,7 +655,11 @@ class Story:
             self.note("a second decision is refused")
 
     async def do_delegate(self) -> None:
-        if self.status != "active" or self.place().what != "board":
+        if self.status != "active" or self.style == "dag" and self.place().what != "board":
+            return
+        if self.place().what == "order":
+            await self.order("board")
+        if self.place().what != "board":
             return
         place = self.place()
         run = await self.opened(place)
@@ -686,7 +705,7 @@ class Story:
                 pass
 
     async def order_step_in_burst(self, n: int) -> None:
-        data = {"act": "must", "n": n}
+        data = Told("must", n)
         await self.surely(lambda e: do.send_on(e._backend, self.run, data, key=f"o{n}"))
         self.ledger.orders.append(Sent(n, "orders"))
         self.mine.orders.append(Order("must", n))
@@ -702,9 +721,10 @@ class Story:
         async def sender(name: str) -> None:
             for _ in range(self.random.randint(1, 6)):
                 await busy(self.random.uniform(0, 0.012))
-                taken = await self.say(
-                    name, key=self.random.random() < 0.3, may_be_aside=may_be_aside or self.any_end(status)
-                )
+                if self.style == "code" and self.random.random() < 0.25:
+                    await self.say_else(may_be_aside)
+                    continue
+                taken = await self.say(name, key=self.random.random() < 0.3, may_be_aside=may_be_aside)
                 if not taken and may_be_aside and not status:
                     return
 
@@ -715,9 +735,13 @@ class Story:
         await asyncio.gather(sender("x"), sender("y"), acts())
         self.status = before if status == "" else "active"
 
-    @staticmethod
-    def any_end(status: str) -> frozenset[str]:
-        return frozenset()
+    async def say_else(self, may_be_aside: frozenset[str]) -> None:
+        """A value that nobody has asked for, or an update."""
+        if not may_be_aside and len(self.mine.updates) < 3 and self.random.random() < 0.5:
+            self.ask_update()
+            return
+        with suppress(RunFinished):
+            await self.resolve(self.new())
 
     async def retry(self) -> None:
         self.note("retry")
@@ -732,8 +756,7 @@ class Story:
         if self.status not in ("active", "paused") or self.random.random() < 0.7:
             return
         ends = frozenset({"cancelled"})
-        for known in (self.ledger.words, self.ledger.orders):
-            known[:] = [s._replace(may_be_aside=s.may_be_aside | ends) for s in known]
+        self.may_be_overtaken(ends)
         stop = self.random.choice(["cancel", "terminate"])
 
         async def act() -> None:
@@ -751,6 +774,71 @@ class Story:
         if stop == "cancel":
             self.did_send("cancel")
         self.happened("cancelled" if stop == "cancel" else "terminated")
+
+    def may_be_overtaken(self, ends: frozenset[str]) -> None:
+        for known in (self.ledger.words, self.ledger.orders):
+            known[:] = [s._replace(may_be_aside=s.may_be_aside | ends) for s in known]
+
+    async def do_overtaken(self) -> None:
+        """A request to cancel at the moment at which the code ends by itself."""
+        if self.status != "active" or self.place().what != "order" or self.has_failed() or self.random.random() < 0.5:
+            return
+        ends = frozenset({"cancelled", "success", "failed"})
+        kinds = {"code": ["end", "must", "again"], "graph": ["end", "must"], "dag": ["end"]}[self.style]
+        act = self.random.choice(kinds)
+
+        async def order() -> None:
+            number = self._next + 1  # nothing else is drawn before `order` takes it
+            if act == "must":
+                bad.add(number)
+            try:
+                await self.order(act)
+            except RunFinished:
+                self.ledger.orders.append(Sent(number, "orders", False, ends))
+
+        async def cancel() -> None:
+            await busy(self.random.uniform(0, 0.01))
+            await self.surely(lambda e: handle(e, self.run).cancel(), RunFinished, Conflict)
+
+        async def both() -> None:
+            await asyncio.gather(order(), self.refused_or(cancel()))
+
+        self.note(f"cancel at {act}")
+        self.may_be_overtaken(ends)
+        await self.together(both, may_be_aside=ends)
+        self.may_be_overtaken(ends)
+        self.did_send("cancel")
+        self.status = await self.until_status(*({"cancelled"} if act == "again" else ends))
+        self.note(self.status)
+        if self.status != "cancelled":
+            self.place()
+        self.happened({"success": "succeeds", "failed": "fails", "cancelled": "cancelled"}[self.status])
+        if act == "again":
+            self.happened("continues")
+
+    async def refused_or(self, request: Awaitable[None]) -> None:
+        with suppress(RunFinished, Conflict):
+            await request
+
+    async def do_stuck(self) -> None:
+        """The code cannot read a message until it is repaired."""
+        if self.status != "active" or self.style != "code" or self.place().what != "order":
+            return
+        n = (await self.order("hear", is_readable=False)).n
+        for i in range(int(WAIT_S * 40)):
+            if await self.e.pool.fetchval(STUCK, await self.last()):
+                break
+            await busy(min(0.005 * (i + 1), 0.05))
+        else:
+            raise Broken(f"the code cannot read the order {n}, and the run is not stuck")
+        self.note("stuck")
+        for _ in range(self.random.randint(0, 3)):
+            await self.say(self.random.choice("xyz"), key=True)
+        if self.random.random() < 0.3:
+            await self.say_else(frozenset())
+        jammed.discard(n)
+        await self.surely(lambda e: handle(e, self.run).resume(), Conflict)
+        self.happened("stuck+resume")
 
     # ---- the whole
 
@@ -792,6 +880,78 @@ class Story:
         if self.random.random() < 0.15:
             await self.rerun()
             await self.judge()
+
+    # ---- long ago
+
+    async def tell_first(self, steps: int) -> None:
+        """What happened long ago, with engines and code that are gone."""
+        await self.begin()
+        await self.act(steps)
+        if self.status == "paused":
+            await self.resume()
+        await self.settle()
+        for t in self.updates.values():
+            t.cancel()
+        self.keys.clear()  # kept for a day
+        self.past = await self.chain()
+        self.lost = [s for s in await self.left(self.past) if s.reason]
+
+    async def removed(self) -> None:
+        """Retention has taken the ended runs. The way to a living run of a chain is left."""
+        gone = [p.run for p in self.past if p.end]
+        there = await self.e.pool.fetchval("select count(*) from perdure.run where run_id = any($1::uuid[])", gone)
+        if there:
+            raise Broken(f"retention has left {there} of the runs {gone}")
+        self.happened("version move")
+        if self.status == "active":
+            await self.say("x", key=False)
+        else:
+            try:
+                await self.surely(lambda e: word.send_on(e._backend, self.run, 0))
+            except NotFound:
+                pass
+            else:
+                raise Broken(f"a word is taken for {self.run}, which retention has removed")
+        if gone:
+            self.happened("retention")
+        self._forget_lost()
+
+    def _forget_lost(self) -> None:
+        """Messages that were set aside have gone with their runs: an export has what a history has."""
+        words = {s.value for s in self.lost if s.kind == "word"}
+        orders = {s.value for s in self.lost if s.kind == "order"}
+        self.ledger.words = [s for s in self.ledger.words if s.value not in words]
+        self.ledger.orders = [s for s in self.ledger.orders if s.value not in orders]
+        self.mine.words = [w for w in self.mine.words if w not in words]
+        self.mine.orders = [o for o in self.mine.orders if o.n not in orders]
+        for s in self.lost:
+            if s.kind == "value":
+                self.ledger.values.pop(s.value[0], None)
+                self.mine.values.pop(s.value[0], None)
+            if s.kind == "answer":
+                for question in [q for q, votes in self.ledger.decided.items() if votes & set(s.value)]:
+                    del self.ledger.decided[question]
+            if s.kind == "update":
+                self.mine.updates = [u for u in self.mine.updates if u != s.value]
+
+    async def imported(self) -> None:
+        """The ended runs are back, with all that they had consumed."""
+        chain = await self.chain()
+        for before, now in zip(self.past, chain, strict=False):
+            if before.end and before != now:
+                raise Broken(f"{before} was exported, and {now} was imported")
+        if self.past[0].end:
+            self.happened("export+import")
+
+    async def tell_second(self, steps: int) -> None:
+        try:
+            if self.status == "failed":
+                await self.retried()
+            await self.act(steps)
+            await self.finish()
+        finally:
+            for t in self.updates.values():
+                t.cancel()
 
     async def next_run(self) -> None:
         """Another run, perhaps under the same key, or the one that the last chain left its signals to."""
@@ -1110,18 +1270,26 @@ class Carts(Story):
             raise Broken("\n".join(wrong))
 
 
-async def told(engines: Engines, number: int, seed: str, steps: int, tally: Tally) -> str | None:
+async def told(story: Story, part: Awaitable[None]) -> str | None:
     """None: every promise was kept. Else what was not, and how it came to that."""
-    kind = Carts if number % 8 == 5 else Story
-    story = kind(engines, number, f"{seed}:{number}", tally, kills=number % 10 == 9)
     try:
         async with asyncio.timeout(LIMIT_S):
-            await story.tell(steps)
+            await part
     except (Exception, asyncio.CancelledError) as e:
         what = str(e) if isinstance(e, Broken) else "".join(traceback.format_exception(e)[-4:])
-        told = "\n  ".join(story.steps)
-        return f"story {number} of seed {seed}, style {story.style}:\n{what}\n  {told}\n{await _shown(story)}"
+        steps = "\n  ".join(story.steps)
+        return f"story {story.number}, style {story.style}:\n{what}\n  {steps}\n{await _shown(story)}"
     return None
+
+
+def is_old(number: int) -> bool:
+    """It began long ago."""
+    return number % 20 == 3
+
+
+def new_story(engines: Engines, number: int, seed: str, tally: Tally) -> Story:
+    kind = Carts if number % 8 == 5 and not is_old(number) else Story
+    return kind(engines, number, f"{seed}:{number}", tally, kills=number % 10 == 9)
 
 
 async def _shown(story: Story) -> str:
