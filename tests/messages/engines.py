@@ -113,7 +113,7 @@ def handle(engine: Any, run: str) -> Handle[Any]:
 @asynccontextmanager
 async def engines(dsn: str, code: Any = reader) -> AsyncIterator[Engines]:
     """`code`: of the workflow `reader`."""
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=16) as pool:
         found = Engines(dsn, pool, code)
         await found.begin()
         try:

@@ -102,13 +102,12 @@ ORDERS: Final = {
 }
 
 
-LAST: Final = """
+CHAIN: Final = """
 with recursive chain as (
   select $1::uuid as run_id, 0 as n
   union all select r.successor, c.n + 1 from chain c join perdure.run r using (run_id) where r.successor is not null
-) select run_id from chain order by n desc limit 1"""
-
-
+) select run_id from chain order by n desc"""
+"""The runs of a chain, the last one first."""
 STUCK: Final = "select stuck from perdure.run_queue where run_id = $1"
 
 
@@ -227,7 +226,7 @@ class Story:
 
     async def last(self, run: str = "") -> str:
         """The last run of a chain."""
-        found = await self.e.pool.fetchval(LAST, run or self.run)
+        found = await self.e.pool.fetchval(CHAIN, run or self.run)
         return str(found)
 
     async def until_status(self, *wanted: str) -> str:
@@ -1013,7 +1012,8 @@ class Story:
             return
         value = self.new()
         sent = await self.surely(lambda e: self.with_start(e, value))
-        if await self.last(ids.text(sent.run_id)) != await self.last():
+        chain = await self.e.pool.fetch(CHAIN, self.run)
+        if ids.text(sent.run_id) not in [str(r["run_id"]) for r in chain]:
             raise Broken(f"the word {value} went to {ids.text(sent.run_id)}, and the chain of {self.run} has the key")
         self.did_send("signal_with_start")
         self.ledger.words.append(Sent(value, STARTS))

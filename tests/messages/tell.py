@@ -38,6 +38,7 @@ async def tell(dsn: str, seed: str, numbers: range, tally: Tally, steps: int = S
             for story, part in left:
                 if (what := await told(story, part())) is not None:
                     broken.append(f"seed {seed}, {what}")
+                    print(broken[-1], flush=True)
 
         await asyncio.gather(*(teller() for _ in range(AT_ONCE)))
 
@@ -67,7 +68,9 @@ async def tell(dsn: str, seed: str, numbers: range, tally: Tally, steps: int = S
             )
         )
     found = [t for t in await verify(dsn) if t.violations]
-    return broken + [f"invariant {t.number}, {t.violations} times: {t.examples}" for t in found]
+    violated = [f"invariant {t.number}, {t.violations} times: {t.examples}" for t in found]
+    print("\n".join(violated))
+    return broken + violated
 
 
 async def main(seed: str, numbers: range) -> int:
@@ -75,7 +78,6 @@ async def main(seed: str, numbers: range) -> int:
     await migrate(dsn)
     began_s, tally = monotonic(), Tally()
     broken = await tell(dsn, seed, numbers, tally)
-    print("\n\n".join(broken[:20]))
     print(tally)
     print(f"{len(numbers)} stories of seed {seed} in {monotonic() - began_s:.0f} s, {len(broken)} broken")
     return int(bool(broken))
