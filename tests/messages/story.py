@@ -891,6 +891,7 @@ class Story:
         await self.settle()
         for t in self.updates.values():
             t.cancel()
+        self.updates.clear()
         self.keys.clear()  # kept for a day
         self.past = await self.chain()
         self.lost = [s for s in await self.left(self.past) if s.reason]
