@@ -304,7 +304,8 @@ class Judge:
                     self._say(f"{what} {one.value} of {one.sender} was set aside ({s.reason}), and came before the end")
         line = [*heard, *(s.value for s in left)]
         for sender in {s.sender for s in sent}:
-            mine = [s.value for s in sent if s.sender == sender]
+            # A message without an answer may still be on its way through a server when its sender goes on.
+            mine = [s.value for s in sent if s.sender == sender and s.is_sure]
             order = [v for v in line if v in mine]
             if order != [v for v in mine if v in order]:
                 self._say(f"the {what}s of {sender} came in the order {order}, and were sent as {mine}")
