@@ -637,6 +637,23 @@ async def test_signal_with_start_of_another_input_at_an_end_starts_nothing(dsn: 
         assert (await client.get("key:life-one")).id == run.id
 
 
+async def test_key_of_an_unread_signal_goes_to_the_next_run(dsn: str) -> None:
+    keyed = reads_one.options(key="life-repeats")
+    async with Perdure(dsn) as client:
+        run = await client.start(keyed, "a")
+        await run.signal(add, 1)
+        async with before_its_end(dsn, run) as ends:
+            await run.signal(go, 1)
+            await ends()
+            await keyed.signal_with_start(add.keyed("two"), 2, "a")
+        assert await run.result(SOON) == 1
+        following = await keyed.signal_with_start(add.keyed("two"), 2, "a")
+        assert following.id != run.id
+        await following.signal(go, 1)
+        assert await following.result(SOON) == 2
+        assert [e.value for e in await events_of(following, ev.SignalReceived) if e.name == add.name] == [b"2"]
+
+
 @workflow(name="life_reads_later")
 async def reads_later(n: int) -> list[int]:
     await go.next()
@@ -682,6 +699,25 @@ async def test_signal_with_start_left_by_a_chain_starts_the_next_run(dsn: str) -
 
 
 # A key, or the id of the first run of a chain, finds its last run.
+
+
+async def test_key_of_a_message_belongs_to_the_whole_chain(dsn: str) -> None:
+    """Whether its sender names the chain by its key, or one of its runs."""
+    async with Perdure(dsn) as client:
+        keyed = reads_later.options(key="life-whole")
+        run = await client.start(keyed, 1)
+        assert await add.send("key:life-whole", 1, key="one") is True
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        for address in ("key:life-whole", run.id, following.id):
+            assert await add.send(address, 1, key="one") is False
+        assert (await keyed.signal_with_start(add.keyed("one"), 1, 1)).id == following.id
+        assert await following.signal(add, 2, key="two") is True
+        for address in ("key:life-whole", run.id):
+            assert await add.send(address, 2, key="two") is False
+        await following.signal(go, 1)
+        assert await following.result(SOON) == [2, 1]
+        assert [e.value for e in await events_of(following, ev.SignalReceived) if e.name == add.name] == [b"1", b"2"]
 
 
 @workflow(name="life_entity")

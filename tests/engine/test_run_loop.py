@@ -246,7 +246,7 @@ async def test_signals_that_the_code_did_not_read_start_the_next_run_under_the_k
     (start,) = [one for s in run.pending if s.has_extras for one in s.extras.starts]
     assert (start.run_id, start.key, start.input_hash) == (CHILD, "k", b"")
     assert (start.started.input, start.started.key, start.started.attributes) == (b"[1]", "k", b'{"a":1}')
-    assert ended_rows(run) == [EndedRow(RUN, 1, Ending.SUCCESS, True, None, None, CHILD)]
+    assert ended_rows(run) == [EndedRow(RUN, 1, Ending.SUCCESS, True, None, RUN, CHILD)]
     sent = [m for s in run.pending if s.has_extras for m in s.extras.messages]
     assert [decode_message(m.body) for m in sent] == [SignalMessage("s", b"1", starts=True), SignalMessage("s", b"2")]
     assert {m.run_id for m in sent} == {run.heir} == {CHILD}

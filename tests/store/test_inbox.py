@@ -64,6 +64,8 @@ class Session:
 
     def __init__(self, store: PostgresStore, number: int) -> None:
         self.store, self.id, self.number = store, number, 0
+        self._firsts: dict[bytes, bytes] = {}
+        """Of runs that continue another: the first run of the chain."""
 
     async def commit(self, batch: Batch) -> None:
         self.number += 1
@@ -83,9 +85,10 @@ class Session:
         status = "success" if successor is not None else ending
         batch = Batch()
         batch.closes.append(CloseRow(run_id, status, 2, None, None, successor, NO_HASH, True))
-        first = run_id if successor is not None else None
+        first = self._firsts.get(run_id, run_id) if successor is not None else None
         batch.ended.append(EndedRow(run_id, NS, ending, False, successor, first, successor))
-        if successor is not None:
+        if successor is not None and first is not None:
+            self._firsts[successor] = first
             batch.starts.append(start_row(successor, input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
         await self.commit(batch)
 
@@ -266,10 +269,13 @@ async def test_a_run_that_continued_often_is_looked_up_once(store: PostgresStore
     one = box(Asked())
     answers = [one.put(NS, first, signal(str(i).encode())) for i in range(100)]
     await answers[0]
-    answers += [one.put(NS, (first, chain[3])[i % 2], signal(str(i).encode())) for i in range(100, 200)]
+    answers += [one.put(NS, first, signal(str(i).encode())) for i in range(100, 200)]
     await asyncio.gather(*answers)
-    assert [int(b) for b in await inbox(sql, chain[-1])] == list(range(200))
-    assert asked == chain[:-1]
+    assert asked == [first], "the id of a chain leads to its last run"
+    for i in range(200, 300):
+        await one.send(NS, chain[3], signal(str(i).encode()))
+    assert asked == [first, *chain[3:-1]]
+    assert [int(b) for b in await inbox(sql, chain[-1])] == list(range(300))
 
 
 async def test_a_run_that_has_ended_or_never_was_refuses(store: PostgresStore, session: Session) -> None:
@@ -634,7 +640,7 @@ async def test_signals_that_nobody_read_go_to_the_next_run_under_the_key(session
     await put(sql, run_id, *InboxKind)
     batch = Batch()
     batch.closes.append(CloseRow(run_id, "success", 2, None, None, None, NO_HASH, True))
-    batch.ended.append(EndedRow(run_id, NS, Ending.SUCCESS, False, None, None, heir))
+    batch.ended.append(EndedRow(run_id, NS, Ending.SUCCESS, False, None, run_id, heir))
     batch.starts.append(start_row(heir, key="k", input_hash=b"", own=True, body=STARTED, hash=NO_HASH))
     batch.messages.append(MessageRow(heir, b"", "signal", "older"))
     await session.commit(batch)

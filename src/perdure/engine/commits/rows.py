@@ -239,9 +239,9 @@ class EndedRow(NamedTuple):
     """The end is not written if there are messages that the code may still read."""
     successor: bytes | None
     first: bytes | None
-    """The first run of the chain, where there is a successor."""
+    """The first run of the chain, where there is an heir."""
     heir: bytes | None
-    """The run that gets its key."""
+    """The run that gets its key: the successor, or the next run under the key, which gets the unread signals."""
 
 
 class PromiseRow(NamedTuple):

@@ -452,5 +452,5 @@ class RunUnit(EndingUnit):
             ending = Ending.CONTINUED if successor is not None else Ending(RUN_WORDS[status])
             gives_way = ending is Ending.SUCCESS and not run.end_stands
             heir = successor or run.heir
-            first = (state.first or run.id) if successor is not None else None
+            first = (state.first or run.id) if heir is not None else None
             batch.ended.append(EndedRow(run.id, run.ns, ending, gives_way, successor, first, heir))

@@ -306,11 +306,16 @@ deleted_promises as (
 deleted_votes as (
   delete from perdure.vote v where v.run_id = any((select ids from ended_for_good)::uuid[])
 ),
--- The keys of a run that continues stay: its senders still use the id of the first. So do those of webhooks: a provider that lost the answer
--- sends again, also when the run has ended.
+-- The keys of messages belong to the first run of a chain, and stay while it continues. They go along to the next run under the run's key,
+-- which has its unread signals. Those of webhooks stay, too: a provider that lost the answer sends again, also when the run has ended.
+moved_message_keys as (
+  update perdure.message_key k set run_id = u.heir
+    from ended_rows u
+   where u.ending = 'success' and u.heir is not null and k.run_id = u.first and k.run_id = any(:ended.first::uuid[])
+),
 deleted_message_keys as (
   delete from perdure.message_key k
-   where k.run_id = any(array(select u.run_id from ended_rows u where u.ending in ('success', 'cancelled')))
+   where k.run_id = any(array(select u.run_id from ended_rows u where u.ending in ('success', 'cancelled') and u.heir is null))
      and k.key not like 'hook:%'
 ),
 -- Promises that runs ask for, without those of runs that this commit ends. The spec of an approval or of an event (core/approvals.py,

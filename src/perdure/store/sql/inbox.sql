@@ -13,8 +13,8 @@ returning (select owner from target) as owner;
 -- name: send_messages
 -- seals: messages.body message
 -- Many at once. `runs` names each run once; `messages` are in the order of arrival, and `messages.i` is the place of its run there,
--- counted from 1. `addressed` is the id by which the sender calls the run (a run that continued is called by its first id), to
--- which the sender's `key` belongs.
+-- counted from 1. A sender's `key` belongs to the first run of the chain, whichever of its runs the sender names, or else to `addressed`,
+-- the id by which the sender calls the run.
 -- Answers an outcome of core/message_limits.py for each.
 -- A key that another transaction is writing at this moment breaks the unique constraint: nothing was written, try again.
 -- Locks: KEY SHARE on the rows of the runs keeps them from ending between the look and the insert. It waits for no one: a commit
@@ -37,14 +37,16 @@ targets as materialized (
     from target t
 ),
 received as materialized (
-  select m.*, t.run_ids[m.i] as run_id, t.spaces[m.i] as ns,
+  select m.*, t.run_ids[m.i] as run_id, t.spaces[m.i] as ns, coalesce(c.first, m.addressed) as holder,
          case when k.again then 1 when t.outcomes[m.i] = 0 then perdure.limit_outcome(t.full[m.i], t.full_signals[m.i], m.kind, m.name)
               else t.outcomes[m.i] end as outcome
     from targets t,
          unnest(:messages.i::int[], :messages.body::bytea[], :messages.key::text[], :messages.addressed::uuid[], :messages.kind::text[],
                 :messages.name::text[])
            with ordinality as m(i, body, key, addressed, kind, name, n)
-    left join lateral (select true as again from perdure.message_key x where x.run_id = m.addressed and x.key = m.key offset 0) k on true
+    left join lateral (select x.run_id as first from perdure.run_chain x where m.key is not null and x.head = t.run_ids[m.i] offset 0) c on true
+    left join lateral (select true as again from perdure.message_key x
+                        where x.run_id = coalesce(c.first, m.addressed) and x.key = m.key offset 0) k on true
 ),
 -- A run that flow control has not admitted leaves its group, so that it can receive the cancel request.
 cancelled as (
@@ -54,7 +56,7 @@ cancelled as (
 ),
 new_keys as (
   insert into perdure.message_key (run_id, key)
-  select r.addressed, r.key from received r where r.key is not null and r.outcome = 0 order by r.addressed, r.key
+  select r.holder, r.key from received r where r.key is not null and r.outcome = 0 order by r.holder, r.key
 ),
 sent as (
   insert into perdure.inbox (ns, run_id, body, kind, name)
