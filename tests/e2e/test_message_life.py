@@ -19,6 +19,7 @@ from perdure.core import ids
 from perdure.core.api import approvals as acts
 from perdure.core.lifecycle import RunStatus
 from perdure.core.messages import Message, PauseMessage, kind_of, name_of
+from perdure.engine.api.api import NamespaceApi
 from perdure.engine.api.approvals import Ballot, Links
 from perdure.errors import (
     Conflict,
@@ -905,3 +906,34 @@ async def test_repeated_cancel_does_not_interrupt_cleanup(dsn: str) -> None:
         await run.signal(go, 1)
         assert await run.result(SOON_S) == "end"
         assert len(await events_of(run, ev.CancelRequested)) == 1
+
+
+@workflow(name="life_resolves_later")
+async def resolves_later(n: int) -> int:
+    await go.next()
+    if n == 1:
+        wf.continue_as_new(2)
+    return await given.wait()
+
+
+async def test_promise_link_at_a_continuation_reaches_the_next_run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run continues as new after the act has looked for the last run of the chain, and before it locks that run."""
+    async with Perdure(dsn) as client:
+        run = await client.start(resolves_later, 1)
+        before = await run.describe()
+        await run.signal(go, 1)
+        following = await continued(client, run)
+        look, stale = NamespaceApi.last_of, [before]
+
+        async def look_too_early(api: NamespaceApi, ref: Any) -> Any:
+            return stale.pop() if stale else await look(api, ref)
+
+        monkeypatch.setattr(NamespaceApi, "last_of", look_too_early)
+        created = await client._backend.call(acts.CREATE_LINK, acts.CreateLink(run.id, "promise", given.name, "", 0))
+        assert not stale
+        stale.append(before)
+        links = Links(client.api)
+        await links.answer(await links.read(created.url.rpartition("/")[2]), Ballot(True, 7))
+        assert not stale
+        await following.signal(go, 1)
+        assert await following.result(SOON) == 7

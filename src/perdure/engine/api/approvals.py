@@ -11,9 +11,9 @@ Laws:
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from perdure.core import approvals as ap
 from perdure.core import ids
 from perdure.core.access import Permission, Principal, Role
 from perdure.core.api import approvals as acts
+from perdure.core.api.act import RunRef
 from perdure.core.api.approvals import (
     AnswerApproval,
     ApprovalPage,
@@ -40,8 +41,9 @@ from perdure.core.errors import (
     NotFound,
     PayloadTooLarge,
     PromiseAlreadyResolved,
+    RunFinished,
 )
-from perdure.core.limits import LINK_US_DEFAULT, LINK_US_MAX, PAYLOAD_BYTES_MAX
+from perdure.core.limits import LINK_US_DEFAULT, LINK_US_MAX, PAYLOAD_BYTES_MAX, SUCCESSORS_MAX
 from perdure.core.links import ID_BYTES, Link, read, sign
 from perdure.core.messages import PromiseMessage
 from perdure.core.questions import BY_NAME
@@ -49,6 +51,7 @@ from perdure.engine.api.api import Api, Caller, NamespaceApi, handles, page_limi
 from perdure.engine.api.ports import AuditDetail, HeldApproval
 from perdure.wire.codec import encode_message
 
+R = TypeVar("R")
 PER_RUN_MAX: Final = 500
 """Open approvals of one run that are read."""
 ANONYMOUS: Final = "anonymous"
@@ -159,6 +162,18 @@ async def _held(api: NamespaceApi, run_id: bytes, name: str) -> AsyncGenerator[H
         await _missing(api, run_id, name)
 
 
+async def _on_last(api: NamespaceApi, run: RunRef, act: Callable[[bytes], Awaitable[R]]) -> R:
+    """Act on the last run of a chain, and on the next one if that continues as new at this moment."""
+    for _ in range(SUCCESSORS_MAX):
+        run_id = (await api.last_of(run)).run_id
+        try:
+            return await act(run_id)
+        except RunFinished:
+            if (await api.view(run_id)).next_run is None:
+                raise
+    raise RunFinished(f"run {run} was continued too many times to follow")
+
+
 async def _missing(api: NamespaceApi, run_id: bytes, name: str) -> NoReturn:
     view = await api.view(run_id)
     if view.finished_us is not None:
@@ -171,36 +186,42 @@ async def _missing(api: NamespaceApi, run_id: bytes, name: str) -> NoReturn:
 @handles(acts.ANSWER)
 async def answer(api: NamespaceApi, r: AnswerApproval) -> Standing:
     """Approve or reject; the approval as it stands then."""
-    run_id = (await api.last_of(r.run)).run_id
     actor = await _actor(api, r.on_behalf_of)
     try:
         ballot = Ballot(r.is_approved, msgspec.json.decode(r.value), r.comment)
     except msgspec.DecodeError as e:
         raise InvalidInput(f"the value is not JSON: {e}") from None
-    async with _held(api, run_id, r.name) as held:
-        after = await _vote(held, _asked(held, r.name, r.question), actor, ballot, None)
+
+    async def vote(run_id: bytes) -> Standing:
+        async with _held(api, run_id, r.name) as held:
+            return await _vote(held, _asked(held, r.name, r.question), actor, ballot, None)
+
+    after = await _on_last(api, r.run, vote)
     if after.resolved_us is not None:
-        api.engine.events.message_sent.publish(run_id)
+        api.engine.events.message_sent.publish(after.run_id)
     return after
 
 
 @handles(acts.DELEGATE)
 async def delegate(api: NamespaceApi, r: DelegateApproval) -> Standing:
     """Ask another person instead of the actor."""
-    run_id = (await api.last_of(r.run)).run_id
     actor = await _actor(api, r.on_behalf_of)
-    async with _held(api, run_id, r.name) as held:
-        asked = _asked(held, r.name, r.question)
-        ap.check_open(asked)
-        if not asked.assignees:
-            raise Conflict(f"anyone may answer {r.name!r}: it has no assignee to take it over from")
-        old = ap.answerer(asked, actor.names)
-        ap.check_delegation(asked, old, r.to)
-        assignees, later = ap.delegated(asked.assignees, old, r.to), ap.delegated(asked.escalate_to, old, r.to)
-        await held.reassign(assignees, later)
-        detail: AuditDetail = {"name": r.name, "from": old, "to": r.to, "via": actor.via}
-        await held.audit(actor.subject, "approval.delegate", detail)
-    return msgspec.structs.replace(asked, assignees=assignees, escalate_to=later)
+
+    async def reassign(run_id: bytes) -> Standing:
+        async with _held(api, run_id, r.name) as held:
+            asked = _asked(held, r.name, r.question)
+            ap.check_open(asked)
+            if not asked.assignees:
+                raise Conflict(f"anyone may answer {r.name!r}: it has no assignee to take it over from")
+            old = ap.answerer(asked, actor.names)
+            ap.check_delegation(asked, old, r.to)
+            assignees, later = ap.delegated(asked.assignees, old, r.to), ap.delegated(asked.escalate_to, old, r.to)
+            await held.reassign(assignees, later)
+            detail: AuditDetail = {"name": r.name, "from": old, "to": r.to, "via": actor.via}
+            await held.audit(actor.subject, "approval.delegate", detail)
+        return msgspec.structs.replace(asked, assignees=assignees, escalate_to=later)
+
+    return await _on_last(api, r.run, reassign)
 
 
 @handles(acts.CREATE_LINK)
@@ -214,25 +235,28 @@ async def create_link(api: NamespaceApi, r: CreateLink) -> LinkCreated:
     ap.check_name(r.name, "the promise")
     if r.kind == "approval" or r.who:
         ap.check_name(r.who, "who")
-    run_id = (await api.last_of(r.run)).run_id
     actor = await _actor(api, "")
-    if r.kind == "promise":
-        await api.engine.message_door.check(api.ns, run_id, "promise", r.name, None)
-    async with _held(api, run_id, r.name) as held:
-        if r.kind == "approval":
-            _check_link(_standing(held), actor, r.who)
-        elif held.standing is not None:
-            raise Conflict(f"{r.name!r} is an approval; its links are made for the people it asks")
-        elif not held.is_active:
-            raise _Gone
-        expires_us = held.now_us + lasts_us
-        question = held.standing.digest if held.standing is not None else BY_NAME
-        id = secrets.token_bytes(ID_BYTES)
-        link = Link(r.kind, api.caller.namespace, run_id, r.name, r.who, expires_us, id, question)
-        detail: AuditDetail = {"name": r.name, "who": r.who, "link": link.id.hex(), "expires": ap.moment(expires_us)}
-        await held.audit(actor.subject, "link.create", detail)
+
+    async def create(run_id: bytes) -> Link:
+        if r.kind == "promise":
+            await api.engine.message_door.check(api.ns, run_id, "promise", r.name, None)
+        async with _held(api, run_id, r.name) as held:
+            if r.kind == "approval":
+                _check_link(_standing(held), actor, r.who)
+            elif held.standing is not None:
+                raise Conflict(f"{r.name!r} is an approval; its links are made for the people it asks")
+            elif not held.is_active:
+                raise _Gone
+            expires_us = held.now_us + lasts_us
+            question = held.standing.digest if held.standing is not None else BY_NAME
+            id = secrets.token_bytes(ID_BYTES)
+            detail: AuditDetail = {"name": r.name, "who": r.who, "link": id.hex(), "expires": ap.moment(expires_us)}
+            await held.audit(actor.subject, "link.create", detail)
+        return Link(r.kind, api.caller.namespace, run_id, r.name, r.who, expires_us, id, question)
+
+    link = await _on_last(api, r.run, create)
     token = sign(link, await api.ports.approvals.secret())
-    return LinkCreated(f"{api.api.public_url}/links/{token}", r.who, expires_us)
+    return LinkCreated(f"{api.api.public_url}/links/{token}", r.who, link.expires_us)
 
 
 def _check_link(asked: Standing, actor: Actor, who: str) -> None:
@@ -280,25 +304,30 @@ class Links:
         """Once. The link was read by `read`; everything that may have changed since is checked again."""
         actor = Actor(f"link:{link.who or ANONYMOUS}", (link.who or ANONYMOUS,), "link")
         api = await self._of(link)
-        run_id = link.run_id
-        if link.kind == "promise":  # a plain promise belongs to the chain, an approval to the run that asked
-            run_id = (await api.last_of(ids.text(run_id))).run_id
-            await api.engine.message_door.check(api.ns, run_id, "promise", link.name, msgspec.json.encode(ballot.value))
-        async with _held(api, run_id, link.name) as held:
-            if held.now_us >= link.expires_us:
-                raise _expired()
-            if not await held.use_link(link.id, link.expires_us):
-                raise _used()
-            after: Standing | None = None
-            if link.kind == "approval":
-                asked = _standing(held)
-                _check_question(link, asked)
-                after = await _vote(held, asked, actor, ballot, link)
-            else:
-                await _resolve(held, actor, link, ballot)
-        if after is None or after.resolved_us is not None:
-            api.engine.events.message_sent.publish(run_id)
-        return after
+
+        async def use(run_id: bytes) -> Standing | None:
+            if link.kind == "promise":
+                value = msgspec.json.encode(ballot.value)
+                await api.engine.message_door.check(api.ns, run_id, "promise", link.name, value)
+            async with _held(api, run_id, link.name) as held:
+                if held.now_us >= link.expires_us:
+                    raise _expired()
+                if not await held.use_link(link.id, link.expires_us):
+                    raise _used()
+                after: Standing | None = None
+                if link.kind == "approval":
+                    asked = _standing(held)
+                    _check_question(link, asked)
+                    after = await _vote(held, asked, actor, ballot, link)
+                else:
+                    await _resolve(held, actor, link, ballot)
+            if after is None or after.resolved_us is not None:
+                api.engine.events.message_sent.publish(run_id)
+            return after
+
+        if link.kind == "approval":  # it belongs to the run that asked, a plain promise to the chain
+            return await use(link.run_id)
+        return await _on_last(api, ids.text(link.run_id), use)
 
     async def _of(self, link: Link) -> NamespaceApi:
         principal = Principal(subject=f"link:{link.who or ANONYMOUS}", role=Role.WORKER, scopes=frozenset())
