@@ -937,3 +937,30 @@ async def test_promise_link_at_a_continuation_reaches_the_next_run(dsn: str, mon
         assert not stale
         await following.signal(go, 1)
         assert await following.result(SOON) == 7
+
+
+@workflow(name="life_fails_before_a_value")
+async def fails_before_a_value(name: str) -> int:
+    await step(name)
+    return await given.wait()
+
+
+async def test_promise_link_at_a_retry_is_made(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is retried after the act has found it ended, and before it says so."""
+    broken.add("a")
+    async with Perdure(dsn) as client:
+        run = await client.start(fails_before_a_value, "a")
+        await failed(run)
+        broken.clear()
+        view, looks = NamespaceApi.view, iter(range(2))
+
+        async def retry_first(api: NamespaceApi, run_id: bytes) -> Any:
+            if next(looks, None) == 1:  # the first look is for the last run of the chain
+                await run.retry()
+            return await view(api, run_id)
+
+        monkeypatch.setattr(NamespaceApi, "view", retry_first)
+        created = await client._backend.call(acts.CREATE_LINK, acts.CreateLink(run.id, "promise", given.name, "", 0))
+        links = Links(client.api)
+        await links.answer(await links.read(created.url.rpartition("/")[2]), Ballot(True, 7))
+        assert await run.result(SOON) == 7

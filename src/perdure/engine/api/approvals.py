@@ -158,18 +158,21 @@ async def _held(api: NamespaceApi, run_id: bytes, name: str) -> AsyncGenerator[H
     try:
         async with api.ports.approvals.hold(api.ns, run_id, name) as held:
             yield held
-    except _Gone:
+    except _Gone as e:
+        if not e.is_active:
+            raise ids.ended_run(run_id) from None
         await _missing(api, run_id, name)
 
 
 async def _on_last(api: NamespaceApi, run: RunRef, act: Callable[[bytes], Awaitable[R]]) -> R:
-    """Act on the last run of a chain, and on the next one if that continues as new at this moment."""
+    """Act on the last run of a chain. If that continues as new at this moment, act on the next one; if it is retried, once more."""
     for _ in range(SUCCESSORS_MAX):
         run_id = (await api.last_of(run)).run_id
         try:
             return await act(run_id)
         except RunFinished:
-            if (await api.view(run_id)).next_run is None:
+            view = await api.view(run_id)
+            if view.next_run is None and view.finished_us is not None:
                 raise
     raise RunFinished(f"run {run} was continued too many times to follow")
 
@@ -246,7 +249,7 @@ async def create_link(api: NamespaceApi, r: CreateLink) -> LinkCreated:
             elif held.standing is not None:
                 raise Conflict(f"{r.name!r} is an approval; its links are made for the people it asks")
             elif not held.is_active:
-                raise _Gone
+                raise _Gone(is_active=False)
             expires_us = held.now_us + lasts_us
             question = held.standing.digest if held.standing is not None else BY_NAME
             id = secrets.token_bytes(ID_BYTES)
@@ -356,7 +359,7 @@ async def _vote(held: HeldApproval, asked: Standing, actor: Actor, ballot: Ballo
 
 async def _resolve(held: HeldApproval, actor: Actor, link: Link, ballot: Ballot) -> None:
     if not held.is_active:
-        raise _Gone
+        raise _Gone(is_active=False)
     if held.standing is not None:
         raise Conflict(f"{link.name!r} is an approval; it cannot be answered with the link of a promise")
     value = msgspec.json.encode(ballot.value)
@@ -368,7 +371,11 @@ async def _resolve(held: HeldApproval, actor: Actor, link: Link, ballot: Ballot)
 
 
 class _Gone(Exception):
-    """There is no such approval, or its run has ended; which of them is found out after the transaction."""
+    """There is no such approval, or its run has ended. What to say is found out after the transaction."""
+
+    def __init__(self, *, is_active: bool) -> None:
+        super().__init__()
+        self.is_active = is_active
 
 
 def _check_question(link: Link, asked: Standing) -> None:
@@ -390,7 +397,7 @@ def _asked(held: HeldApproval, name: str, question: str) -> Standing:
 
 def _standing(held: HeldApproval) -> Standing:
     if held.standing is None:
-        raise _Gone
+        raise _Gone(is_active=held.is_active)
     return held.standing
 
 
