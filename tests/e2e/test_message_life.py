@@ -655,6 +655,32 @@ async def test_key_of_an_unread_signal_goes_to_the_next_run(dsn: str) -> None:
         assert [e.value for e in await events_of(following, ev.SignalReceived) if e.name == add.name] == [b"2"]
 
 
+@workflow(name="life_reads_nothing")
+async def reads_nothing(name: str) -> str:
+    await gated(name)
+    return name
+
+
+async def test_signal_that_a_retried_run_leaves_unread_starts_the_next_run(dsn: str) -> None:
+    """The run is loaded anew for its retry, and gets no other message until it ends. The next run doesn't read the signal either, so it is
+    the last one."""
+    broken.add("a")
+    keyed = reads_nothing.options(key="life-nothing")
+    async with Perdure(dsn) as client:
+        run = await keyed.signal_with_start(add, 1, "a")
+        await until(lambda: events_of(run, ev.SignalReceived), "the signal is recorded", SOON_S)
+        gate.set()
+        await failed(run)
+        broken.clear()
+        await run.retry()
+        assert await run.result(SOON) == "a"
+        following: Handle[Any] = await client.get("key:life-nothing")
+        assert following.id != run.id
+        assert await following.result(SOON) == "a"
+        assert [e.value for e in await events_of(following, ev.SignalReceived)] == [b"1"]
+        assert (await client.get("key:life-nothing")).id == following.id
+
+
 @workflow(name="life_reads_later")
 async def reads_later(n: int) -> list[int]:
     await go.next()

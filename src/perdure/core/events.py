@@ -75,6 +75,8 @@ class RunStarted(_Event, frozen=True, gc=False, tag=1):
     """Only workers that serve `version` execute it."""
     first: bytes = b""
     """Of a run that continues another: the first run of the chain, by which senders call it."""
+    inherits: bool = False
+    """It was started for signals that the run before it under its key had left unread."""
 
 
 class CancelRequested(_Event, frozen=True, gc=False, tag=2):

@@ -31,6 +31,7 @@ class RunState:
         "events",
         "failed_children",
         "first",
+        "inherits",
         "is_successor",
         "key",
         "known_as",
@@ -39,6 +40,7 @@ class RunState:
         "parent_seq",
         "pinned",
         "promises",
+        "signals",
         "start_at_us",
         "starts_again",
         "state",
@@ -78,6 +80,10 @@ class RunState:
         """Asked for and not answered, by id."""
         self.answered: LazySet[str] = EMPTY
         """Ids of updates that were answered; asked for again, they are not handled again."""
+        self.inherits = False
+        """It was started for signals that the run before it had left unread."""
+        self.signals = 0
+        """How many it has received."""
         self.starts_again = False
         """A sender of signals wants a run under its key: one that ends without having read all of them is followed by another."""
         self.state: dict[str, bytes] = {}
@@ -167,7 +173,7 @@ def _started(s: RunState, e: ev.RunStarted) -> None:
     s.attributes = e.attributes
     s.known_as, s.is_successor, s.version, s.pinned = e.known_as, bool(e.continued_from), e.version, e.pinned
     s.start_at_us = e.start_at_us
-    s.key, s.first = e.key, e.first
+    s.key, s.first, s.inherits = e.key, e.first, e.inherits
 
 
 def _began(s: RunState, e: ev.RunBegan) -> None:
@@ -257,6 +263,7 @@ def _update_answered(s: RunState, e: ev.UpdateAnswered) -> None:
 
 
 def _signal_received(s: RunState, e: ev.SignalReceived) -> None:
+    s.signals += 1
     s.starts_again |= e.starts
 
 

@@ -224,11 +224,14 @@ class RunCommands:
         return True
 
     def lacks_own_start(self, run: ActiveRun, commands: list[cm.Command]) -> bool:
-        """Whether the run ends and leaves signals to a next run that is to be started like it."""
+        """Whether the run ends and leaves signals to a next run that is to be started like it. One that was started for such signals and has
+        read none is not followed by another: code that never reads them would be started for ever."""
         if run.own_start is not None or not commands or not run.state.key:
             return False
         last = commands[-1]
-        return type(last) is cm.CompleteRun and bool(last.unread or run.unseen)
+        if type(last) is not cm.CompleteRun:
+            return False
+        return bool(last.unread or run.unseen) and not (run.state.inherits and _has_read_none(run, last.unread))
 
     async def find_own_start(self, run: ActiveRun) -> None:
         """That of the chain: its key stands for the input of its first run, and a run that continued has another one."""
@@ -255,6 +258,7 @@ class RunCommands:
             deadline_us=self._now_us() + old.deadline_us - began.at_us if old.deadline_us else 0,
             attributes=old.attributes,
             pinned=chosen.pinned,
+            inherits=True,
         )
         group = self._flow_control.of_run((run.ns, run.workflow, chosen.version), old.input)
         own = group is None and self._runs.reserve(run.ns, run.workflow, chosen.version, chosen.pinned)
@@ -295,6 +299,7 @@ class RunCommands:
             known_as=run.known_as if run.state.parent_id else b"",
             pinned=chosen.pinned,
             first=state.first or run.id,
+            inherits=state.inherits and _has_read_none(run, c.signals),
         )
         own = self._runs.reserve(run.ns, run.workflow, chosen.version, chosen.pinned)
         messages: list[Message] = [
@@ -339,3 +344,8 @@ def _skipped(run: ActiveRun, seq: int, node: str, reason: str, now_us: int) -> T
         traceback=None,
         node=node,
     )
+
+
+def _has_read_none(run: ActiveRun, unread: list[tuple[str, bytes]]) -> bool:
+    """Whether the code of a run has read none of its signals. `unread`: those that it was given and left."""
+    return len(unread) + sum(isinstance(m, SignalMessage) for m in run.unseen) >= run.state.signals

@@ -445,12 +445,12 @@ class RunUnit(EndingUnit):
         code, text = (failure.code, failure.message) if failure is not None else (None, None)
         last = self.first + len(self.events) - 1
         state = run.state
-        has_messages = run.inbox_used or bool(state.promises) or state.values is not None or successor is not None
+        heir = successor or run.heir
+        has_messages = run.inbox_used or bool(state.promises) or state.values is not None or heir is not None
         row = (run.id, RUN_WORDS[status], last, code, text, successor, self.head, has_messages)
         batch.closes.append(make_row(CloseRow, row))
         if has_messages:
             ending = Ending.CONTINUED if successor is not None else Ending(RUN_WORDS[status])
             gives_way = ending is Ending.SUCCESS and not run.end_stands
-            heir = successor or run.heir
             first = (state.first or run.id) if heir is not None else None
             batch.ended.append(EndedRow(run.id, run.ns, ending, gives_way, successor, first, heir))
