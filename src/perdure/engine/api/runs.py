@@ -34,10 +34,10 @@ from perdure.core.api.runs import (
     TerminateRun,
 )
 from perdure.core.api.texts import check_attributes
-from perdure.core.errors import Conflict, InvalidInput, NotFound, RunFinished, Unavailable
+from perdure.core.errors import Conflict, InvalidInput, NotFound, Unavailable
 from perdure.core.events import Recorded
 from perdure.core.flow_control.groups import FlowControlGroup
-from perdure.core.ids import no_run, text
+from perdure.core.ids import ended_run, no_run, text
 from perdure.core.lifecycle import RunStatus
 from perdure.core.messages import CancelMessage, PauseMessage, TerminateMessage
 from perdure.core.run_query import Node
@@ -279,7 +279,7 @@ def _has_ended(view: RunView) -> bool:
 
 def _is_paused(view: RunView) -> bool:
     if view.finished_us is not None:
-        raise RunFinished(f"run {text(view.run_id)} has ended; there is nothing to pause")
+        raise ended_run(view.run_id)
     return view.paused_by is not None
 
 
