@@ -8,6 +8,7 @@
     docs/reference/settings.md     the tables of settings, from programs/settings.py and programs/worker_settings.py; the prose is written by hand
     docs/reference/cli.md          whole page, from the commands (src/perdure/cli/reference.py)
     docs/concepts/lifecycles.md    the two diagrams, from the tables in core/lifecycle.py; the prose around them is written by hand
+    docs/reference/messages-and-acts.md  the tables, from tests/messages/pairs.py, which test_pairs.py checks; the prose is written by hand
     docs/architecture.md           the phases of a run in an engine and in a worker, from their tables; the prose is written by hand
     docs/reference/worker-protocol.md    the tables of bounds, statuses, events and commands; the prose around them is written by hand
     docs/how-to/add-to-fastapi.md  what Perdure changes in an application, from examples/fastapi_shop; the prose is written by hand
@@ -71,8 +72,9 @@ from perdure.server.grpc import server as grpc_server
 from perdure.wire import parts as wire_parts
 from perdure.wire import protocol
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for tools/
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests/ and tools/
 
+from tests.messages import pairs
 from tools import docs_site, rest_reference
 
 DOCS = Path(__file__).parent
@@ -608,6 +610,8 @@ def comparison_pages() -> dict[Path, str]:
     }
     files[compare / "index.md"] = [MIGRATE / "shop.py"]
     return {page: program_page(page.read_text(), *programs) for page, programs in files.items()}
+
+
 # -- navigation ----------------------------------------------------------------------------------------------------------
 
 
@@ -805,6 +809,7 @@ def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
     life, worker = DOCS / "concepts" / "lifecycles.md", DOCS / "reference" / "worker-protocol.md"
     settings = DOCS / "reference" / "settings.md"
+    messages = DOCS / "reference" / "messages-and-acts.md"
     architecture = DOCS / "architecture.md"
     fastapi = DOCS / "how-to" / "add-to-fastapi.md"
     django = DOCS / "how-to" / "add-to-django.md"
@@ -821,6 +826,9 @@ def pages() -> dict[Path, str]:
         life: lifecycles_page(life.read_text()),
         settings: settings_page(settings.read_text()),
         worker: protocol_page(worker.read_text()),
+        messages: _put(
+            messages.read_text(), "<!-- written from tests/messages/pairs.py -->", f"\n{pairs.write_page()}\n"
+        ),
         fastapi: changes_page(fastapi.read_text(), "fastapi_shop"),
         django: changes_page(django.read_text(), "django_library"),
         **comparison_pages(),
