@@ -16,15 +16,16 @@ from perdure.core import events as ev
 from perdure.core import ids
 from perdure.core.api import approvals, runs
 from perdure.core.api.approvals import GetApproval
+from perdure.core.api.messages import StateRead
 from perdure.core.message_life import InboxKind
 from perdure.core.work import StartRequest
 from perdure.engine.runs.transitions import IDLE, Closing
 from perdure.errors import NotFound, PerdureError, RunFinished
 from tests.fakes.waiting import until
 from tests.messages import pairs
-from tests.messages.pair_doors import DELEGATE, VALUE, VOTER, Doors, Letter, Sent
+from tests.messages.pair_doors import DELEGATE, NAMES, VALUE, VOTER, Doors, Letter, Sent
 from tests.messages.pairs import Act, Door, Kind
-from tests.server.parity.stage import Stage
+from tests.server.parity.stage import NOWHERE, Stage
 from tests.store.blocking import until_blocked
 
 SOON_S: Final = 20.0
@@ -143,6 +144,9 @@ UNSETTLED: Final = """
 select exists(select from perdure.inbox where run_id = $1) or exists(select from perdure.event_look where run_id = $1)
 """
 """Messages that are not recorded, and waits that may find an event yet."""
+DELIVERED: Final = """
+select done_at is not null from perdure.named_event where strpos(convert_from(body, 'utf8'), $1) > 0
+"""
 ASLEEP: Final = "select owner is null and wake_at > perdure.clock() from perdure.run_queue where run_id = $1"
 COMMITTING: Final = "with fence as materialized"
 """Part of the statement that ends a run."""
@@ -184,6 +188,9 @@ class Acts:
             Act.ABANDONED_CHILD: self._abandon,
             Act.CONTINUE: lambda cell: self._at_end(cell, lambda: cell.run.signal(go, "continue")),
             Act.AFTER_END: self._after_end,
+            Act.UNKNOWN_RUN: self._send_elsewhere,
+            Act.UNKNOWN_NAME: lambda cell: self._send_wrong(cell, name="pairs_wrong"),
+            Act.MISFIT: lambda cell: self._send_wrong(cell, value="seven"),
             Act.FORK: self._fork,
             Act.FORK_PENDING: self._fork_pending,
             Act.FORK_EDITED: lambda cell: self._fork(cell, {"pairs_amount": 1_000_000}),
@@ -207,7 +214,7 @@ class Acts:
         await until(lambda: self._waits(run, "StateSet"), "the run waits", SOON_S)
         if reads and kind in QUESTIONS:
             await until(lambda: self._waits(run, "PromiseCreated"), "the run asks", SOON_S)
-        letter = Letter(kind, run.id, key, start)
+        letter = Letter(kind, run.id, key, start, NAMES.get(kind, ""))
         if door is Door.LINK:
             letter = replace(letter, link=await self.doors.link(kind, run.id))
         return Cell(act, kind, door, letter, run, above)
@@ -345,6 +352,23 @@ class Acts:
         await self._send(cell)
         return await self._outcome(cell, cell.run)
 
+    # ---- messages that don't fit
+
+    async def _send_elsewhere(self, cell: Cell) -> str:
+        key = self.stage.name()
+        start = msgspec.structs.replace(cell.letter.start, key=key)
+        return await self._send_wrong(cell, run=NOWHERE, key=key, start=start)
+
+    async def _send_wrong(self, cell: Cell, **wrong: Any) -> str:
+        cell.letter = replace(cell.letter, **wrong)
+        before = await self._events(cell.run)
+        await self._send(cell)
+        if cell.kind is Kind.EVENT:
+            await until(lambda: self.pool.fetchval(DELIVERED, cell.letter.key), "the event is delivered", SOON_S)
+        found = await self._outcome(cell, cell.run)
+        assert await self._events(cell.run) == before
+        return found
+
     # ---- copies
 
     async def _fork(self, cell: Cell, edits: Mapping[str, Any] | None = None) -> str:
@@ -428,6 +452,8 @@ class Acts:
     async def _outcome(self, cell: Cell, run: Handle[Any]) -> str:
         if cell.sent.refused:
             return pairs.refused(cell.sent.refused)
+        if isinstance(cell.sent.reply, StateRead) and cell.sent.reply.value is None:
+            return pairs.UNSET
         if cell.kind in (Kind.QUERY, Kind.STATE):
             return pairs.ANSWERED
         await self._settle(run)

@@ -74,6 +74,9 @@ class Act(StrEnum):
     ABANDONED_CHILD = "parent closes: abandon"
     CONTINUE = "continue as new"
     AFTER_END = "after the end"
+    UNKNOWN_RUN = "unknown run"
+    UNKNOWN_NAME = "unknown name"
+    MISFIT = "misfit"
     FORK = "fork"
     FORK_PENDING = "fork, not recorded"
     FORK_EDITED = "fork, edited result"
@@ -96,6 +99,9 @@ WHEN: Final[Mapping[Act, str]] = {
     Act.ABANDONED_CHILD: 'The same, with `parent_close="abandon"`. The child doesn\'t end.',
     Act.CONTINUE: "The message arrives before the run's continuation is written.",
     Act.AFTER_END: "The message arrives after the run's end.",
+    Act.UNKNOWN_RUN: "The message names a run that doesn't exist.",
+    Act.UNKNOWN_NAME: "The message has a name that the run's code doesn't have.",
+    Act.MISFIT: "The message has a value that doesn't fit the type in the run's code.",
     Act.FORK: "The run has recorded the message. You fork it after that.",
     Act.FORK_PENDING: "The message arrives while the run is paused. You fork the run at its last event before the message.",
     Act.FORK_EDITED: "The run has recorded the message. You fork it with another result of an earlier task.",
@@ -124,6 +130,13 @@ def refused(code: str) -> str:
 
 
 FINISHED: Final = refused("run_finished")
+NOT_FOUND: Final = refused("not_found")
+INVALID: Final = refused("invalid_input")
+MISFIT: Final = refused("payload_mismatch")
+REJECTED: Final = refused("update_rejected")
+LATER: Final = refused("unavailable")
+UNSET: Final = "not set"
+NO_PAIR: Final = "not possible"
 MEANINGS: Final[Mapping[str, str]] = {
     DELIVERED: "The code of the run, or of the run it continued as, reads the message.",
     RECORDED: "The message is in the run's history. The code ends without reading it.",
@@ -140,6 +153,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     ASKED_AGAIN: "The next run, or the copy, asks by itself, without a value, votes or delegations.",
     DELETED: "The message, votes and delegations are deleted with the run.",
     FINISHED: "The sender gets the error `run_finished`.",
+    NOT_FOUND: "The sender gets the error `not_found`. A webhook gets `unavailable`, so the provider repeats the delivery.",
+    INVALID: "The sender gets the error `invalid_input`, with the names that the run's code has.",
+    MISFIT: "The sender gets the error `payload_mismatch`, with what the type expects.",
+    REJECTED: "The sender gets the error `update_rejected`, with the same words.",
+    UNSET: "Python returns the default of the `State`. The other doors refuse with `not_found`.",
+    NO_PAIR: "The request has no such name, or no value with a type.",
 }
 
 _K = Kind
@@ -183,6 +202,25 @@ _WRITTEN: Final[Mapping[Act, Mapping[str, tuple[Kind, ...]]]] = {
         NO_EFFECT: (_K.EVENT,),
         ANSWERED: _READS,
     },
+    Act.UNKNOWN_RUN: {
+        NOT_FOUND: (_K.SIGNAL, _K.PROMISE, _K.DECISION, *_ASKED, _K.UPDATE, *_STOPS, _K.PAUSE, *_READS),
+        STARTS_RUN: (_K.SIGNAL_WITH_START,),
+        NO_EFFECT: (_K.EVENT,),
+    },
+    Act.UNKNOWN_NAME: {
+        INVALID: (_K.SIGNAL, _K.SIGNAL_WITH_START, _K.PROMISE),
+        REJECTED: (_K.UPDATE,),
+        NOT_FOUND: (_K.DECISION, *_ASKED, _K.QUERY),
+        UNSET: (_K.STATE,),
+        NO_EFFECT: (_K.EVENT,),
+        NO_PAIR: (*_STOPS, _K.PAUSE),
+    },
+    Act.MISFIT: {
+        MISFIT: (_K.SIGNAL, _K.SIGNAL_WITH_START, _K.PROMISE),
+        REJECTED: (_K.UPDATE,),
+        NO_EFFECT: (_K.EVENT,),
+        NO_PAIR: (_K.DECISION, *_ASKED, *_STOPS, _K.PAUSE, *_READS),
+    },
     Act.FORK: {
         COPIED: (*_READ, _K.CANCEL),
         ASKED_AGAIN: _ASKED,
@@ -224,6 +262,25 @@ def read_table(written: Mapping[Act, Mapping[str, tuple[Kind, ...]]]) -> Mapping
 
 
 TABLE: Final = read_table(_WRITTEN)
+_BEHIND_A_LINK: Final = (Act.UNKNOWN_RUN, Act.UNKNOWN_NAME)
+
+
+def doors(act: Act, kind: Kind) -> tuple[Door, ...]:
+    """A link has the run and the name in it."""
+    if TABLE[act][kind] == NO_PAIR:
+        return ()
+    return tuple(door for door in DOORS[kind] if door is not Door.LINK or act not in _BEHIND_A_LINK)
+
+
+def outcome(act: Act, kind: Kind, door: Door) -> str:
+    """At this door: two doors differ from the table for a reason."""
+    found = TABLE[act][kind]
+    if found == NOT_FOUND and door is Door.WEBHOOK:  # the provider repeats the delivery, and the run may exist by then
+        return LATER
+    if found == UNSET and door not in (Door.EMBEDDED, Door.GRPC):  # these doors have no default
+        return NOT_FOUND
+    return found
+
 
 ELSEWHERE: Final[Mapping[str, str]] = {
     "A task's or a child's result, a timer, the run's deadline": (
