@@ -142,13 +142,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     RECORDED: "The message is in the run's history. The code ends without reading it.",
     SET_ASIDE: "The message is listed under `unread` of the run that has ended.",
     STARTS_RUN: "Another run starts under the key and gets the signal.",
-    IN_EFFECT: "The run, or the run it continued as, is cancelled, terminated or paused.",
+    IN_EFFECT: "The run, or the run it continued as, is cancelled, terminated or paused. At its deadline the run fails.",
     NO_EFFECT: "Nothing changes, also after a retry. The message isn't listed.",
     COUNTS: "The approval has the vote, or asks the delegate.",
     OVER: "The approval ends with the run. A retry that asks the same question again has the vote or the delegation.",
     ANSWERED: "The caller gets the value as of the run's last commit.",
     COPIED: "The copy has the message, too.",
-    FOUND_AGAIN: "The next run, or the copy, looks back to its own start and finds the event, if it still matches. A run that has ended lists it under `unread`.",
+    FOUND_AGAIN: "The next run, or the copy, looks back to its own start. It finds the event, if it still matches. A run that has ended lists the event under `unread`.",
     STAYS: "The copy doesn't have the message. The original keeps it.",
     ASKED_AGAIN: "The next run, or the copy, asks by itself, without a value, votes or delegations.",
     DELETED: "The message, votes and delegations are deleted with the run.",
@@ -282,17 +282,47 @@ def outcome(act: Act, kind: Kind, door: Door) -> str:
     return found
 
 
+class Fact(StrEnum):
+    """What comes to a run through no door."""
+
+    CHILD = "child's result"
+    TIMER = "timer"
+    DEADLINE = "deadline"
+
+
+_NO_FACT: Final = dict.fromkeys(Fact, NO_EFFECT)
+_COMES: Final = {Fact.CHILD: DELIVERED, Fact.TIMER: DELIVERED, Fact.DEADLINE: IN_EFFECT}
+FACTS: Final[Mapping[Act, Mapping[Fact, str]]] = {
+    Act.NONE: _COMES,
+    Act.PAUSE: _COMES,
+    Act.SUCCESS: _NO_FACT,
+    Act.FAILURE: _NO_FACT,
+    Act.RETRY: {**_COMES, Fact.DEADLINE: NO_EFFECT},
+    Act.CANCEL: _NO_FACT,
+    Act.TERMINATE: _NO_FACT,
+    Act.CONTINUE: dict.fromkeys(Fact, ASKED_AGAIN),
+}
+"""What becomes of a fact that comes after the act, and before the run is resumed or retried."""
+FACTS_SEEN: Final = (
+    "No door sends these. They come after the act, and before you resume or retry the run.",
+    "",
+    "- After a continuation, the next run starts its own child and its own timer, and has a deadline of its own.",
+    "- After a retry, the run has no deadline.",
+)
+
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "A task's or a child's result, a timer, the run's deadline": (
-        "No door sends them. They belong to the step that the run is waiting for, and are dropped with the run's end."
+    "A task's result": "It belongs to the step that the run waits for. It is dropped with the run's end.",
+    "Export and import": (
+        "Only ended runs are exported: the history with its messages. Messages that were set aside aren't exported. "
+        "Checked by `Story.imported` in `tests/messages/story.py`."
     ),
-    "Export and import": "Only ended runs are exported: the history, with every message that it has, and no message that was set aside.",
-    "Retention": "As deletion.",
+    "Retention": "As deletion. Checked by `Story.removed`, and by `test_retention_leaves_the_way_to_a_living_chain`.",
     "Another version of the code": (
-        "Pending messages stay pending. If the new code can't read a message, the run is stuck with the reason `payload_mismatch`."
+        "Pending messages stay pending. If the new code can't read a message, the run is stuck with the reason `payload_mismatch`. "
+        "Checked by `Story.tell_second`, and by `tests/e2e/test_unreadable_messages.py`."
     ),
 }
-"""Pairs that have no cell: a door's message can't be at that place, or another test stages the act."""
+"""Pairs that have no cell: nobody sends the message, or another test stages the act."""
 
 
 def write_page() -> str:
@@ -308,6 +338,8 @@ def write_page() -> str:
             f"|---|{'---|' * len(columns)}",
         ]
         out += [f"| {act.value} | {' | '.join(TABLE[act][kind] for kind in columns)} |" for act in Act]
+    out += ["", "## Results and times", "", *FACTS_SEEN, "", f"| | {' | '.join(Fact)} |", f"|---|{'---|' * len(Fact)}"]
+    out += [f"| {act.value} | {' | '.join(row[fact] for fact in Fact)} |" for act, row in FACTS.items()]
     out += ["", "## Acts", "", "| act | when |", "|---|---|"]
     out += [f"| {act.value} | {WHEN[act]} |" for act in Act]
     out += ["", "## Outcomes", "", "| outcome | meaning |", "|---|---|"]

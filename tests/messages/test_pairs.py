@@ -14,8 +14,9 @@ from perdure.core.message_life import FATES, Ending, Fate, InboxKind
 from tests.fakes.failures import Failures
 from tests.messages import pairs
 from tests.messages.acts import INBOX, Acts, Cell, amount, parent, reader, step
+from tests.messages.facts import Facts, late_child, waiter
 from tests.messages.pair_doors import REFUSED, Doors
-from tests.messages.pairs import DOORS, TABLE, Act, Door, Kind
+from tests.messages.pairs import DOORS, FACTS, TABLE, Act, Door, Fact, Kind
 from tests.server.parity.stage import stage
 
 AT_ONCE: Final = 8
@@ -81,6 +82,28 @@ async def test_an_act_has_the_same_outcome_at_every_door(act: Act, dsn: str, tmp
                 if isinstance(result, BaseException):
                     raise result
         _compare_words(done, failures)
+
+
+@pytest.mark.usefixtures("thorough")
+async def test_a_fact_has_the_outcome_of_the_table(dsn: str, tmp_path: Path) -> None:
+    cells = [(act, fact) for act, row in FACTS.items() for fact in row]
+    with Failures() as failures:
+        async with stage(dsn) as one, asyncpg.create_pool(dsn, min_size=1, max_size=10) as pool:
+            for definition in (waiter, late_child, step):
+                one.perdure.serve(definition)
+            await one.perdure.engine.refresh()
+            facts, places = Facts(one, Doors(one, pool, tmp_path), pool), asyncio.Semaphore(AT_ONCE)
+
+            async def find(act: Act, fact: Fact) -> str:
+                async with places, asyncio.timeout(CELL_S):
+                    return await facts.arrive(act, fact)
+
+            results = await asyncio.gather(*(find(*cell) for cell in cells), return_exceptions=True)
+        for (act, fact), result in zip(cells, results, strict=True):
+            with failures.of(f"{act.value}: {fact.value}"):
+                if isinstance(result, BaseException):
+                    raise result
+                assert result == FACTS[act][fact]
 
 
 def _compare_words(done: dict[tuple[Kind, Door], Cell], failures: Any) -> None:
