@@ -132,7 +132,7 @@ class Facts(Acts):
             await child.signal(go, "end")
             await self._ended(child)
         else:
-            await asyncio.sleep(max(0.0, case.due_s - asyncio.get_running_loop().time()))
+            await until(lambda: asyncio.get_running_loop().time() >= case.due_s, "the fact is due", SOON_S)
 
     async def _is_as(self, run: Handle[Any], before: list[str]) -> bool:
         return await self._events(run) == before
