@@ -308,6 +308,7 @@ FACTS_SEEN: Final = (
     "",
     "- After a continuation, the next run starts its own child and its own timer, and has a deadline of its own.",
     "- After a retry, the run has no deadline.",
+    "- A paused run fails at its deadline. You don't resume it.",
 )
 
 ELSEWHERE: Final[Mapping[str, str]] = {
