@@ -1164,7 +1164,7 @@ class Story:
         except Lost:
             return
         self.happened("fork+edit" if edits else "fork")
-        if is_old(self.number):
+        if self.past:
             await self.e.move("old", "new")  # a fork is pinned like its original
         child.run = made.id
         child.steps = self.steps

@@ -221,11 +221,10 @@ class ClientBase:
         by: str = "",
         comment: str = "",
         nth: int = 1,
-        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Approve a question of a run; see `Approval.approve`. Returns True when this decides it."""
-        decision = ApprovalDecision(by=by, comment=comment, nth=nth, question=question)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         form: Any = value  # None: it has none
         return await approval.approve_on(self._backend, run, form, decision, within_s=within(timeout))
 
@@ -237,11 +236,10 @@ class ClientBase:
         by: str = "",
         comment: str = "",
         nth: int = 1,
-        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Reject a question of a run; see `Approval.reject`. Returns True when this decides it."""
-        decision = ApprovalDecision(by=by, comment=comment, nth=nth, question=question)
+        decision = ApprovalDecision(by=by, comment=comment, nth=nth)
         return await approval.reject_on(self._backend, run, decision, within_s=within(timeout))
 
     async def emit(self, event: EventKey[T], value: T, *, key: str = "", timeout: Duration | None = None) -> bool:

@@ -251,14 +251,11 @@ class SyncClientBase:
         by: str = "",
         comment: str = "",
         nth: int = 1,
-        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Approve a question of a run; see `Approval.approve`. Returns True when this decides it."""
         return self._loop.call(
-            self._client.approve(
-                approval, run, value, by=by, comment=comment, nth=nth, question=question, timeout=timeout
-            )
+            self._client.approve(approval, run, value, by=by, comment=comment, nth=nth, timeout=timeout)
         )
 
     def reject(
@@ -269,13 +266,10 @@ class SyncClientBase:
         by: str = "",
         comment: str = "",
         nth: int = 1,
-        question: str = "",
         timeout: Duration | None = None,
     ) -> bool:
         """Reject a question of a run; see `Approval.reject`. Returns True when this decides it."""
-        return self._loop.call(
-            self._client.reject(approval, run, by=by, comment=comment, nth=nth, question=question, timeout=timeout)
-        )
+        return self._loop.call(self._client.reject(approval, run, by=by, comment=comment, nth=nth, timeout=timeout))
 
     def emit(self, event: EventKey[T], value: T, *, key: str = "", timeout: Duration | None = None) -> bool:
         """Send a named event; see `NamedEvent.emit`. Returns False if it was dropped, because its key was used before."""

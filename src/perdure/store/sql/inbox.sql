@@ -13,8 +13,8 @@ returning (select owner from target) as owner;
 -- name: send_messages
 -- seals: messages.body message
 -- Many at once. `runs` names each run once; `messages` are in the order of arrival, and `messages.i` is the place of its run there,
--- counted from 1. A sender's `key` belongs to the first run of the chain, whichever of its runs the sender names, or else to `addressed`,
--- the id by which the sender calls the run.
+-- counted from 1. A sender's `key` belongs to the first run of the chain, so that each run of the chain recognizes it. Without a chain it
+-- belongs to `addressed`, the id by which the sender calls the run.
 -- Answers an outcome of core/message_limits.py for each.
 -- A key that another transaction is writing at this moment breaks the unique constraint: nothing was written, try again.
 -- Locks: KEY SHARE on the rows of the runs keeps them from ending between the look and the insert. It waits for no one: a commit
