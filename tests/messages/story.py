@@ -1037,6 +1037,7 @@ class Story:
         self.tally.acts[act] += 1
 
     async def one(self) -> None:
+        await self.settle()  # a word may have brought the code to its end
         if self.status == "paused" and self.random.random() < 0.4:
             await self.resume()
             await self.settle()
