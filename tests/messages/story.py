@@ -494,7 +494,8 @@ class Story:
             try:
                 await self.surely(lambda e: Promise(f"p{n}", int).resolve_on(e._backend, self.run, value))
                 self.ledger.values[n].append(Sent(value, "v"))
-            except PromiseAlreadyResolved:
+            except PromiseAlreadyResolved:  # by the first value, or by a try of the second one that had no answer
+                self.ledger.values[n].append(Sent(value, "v", False))
                 value = self.ledger.values[n][0].value
             self.mine.values.setdefault(n, value)
             return

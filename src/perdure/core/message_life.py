@@ -30,6 +30,9 @@ What happens to a pending message when its run ends:
     child    DROP           DROP        DROP         DROP        results of what the ended run asked for
     task     DROP           DROP        DROP         DROP
 
+A signal that would have started its run (signal_with_start), and that the run leaves unread when it succeeds, goes to the next run under the
+key, which starts in the same commit. That run is the last if it reads none of its signals.
+
 What happens to it later, and to what answers a question:
 
     retry           a message that was set aside is pending again; DROP for requests to stop or pause that are older than the retry
