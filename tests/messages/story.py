@@ -1272,7 +1272,7 @@ class Carts(Story):
         heard: list[int] = []
         for r in rows:
             self.run = str(r["run_id"])
-            heard += msgspec.json.decode(await self.surely(lambda e: handle(e, self.run).result("5s")))
+            heard += msgspec.json.decode(await self.surely(lambda e: handle(e, self.run).result(f"{WAIT_S:g}s")))
         self.note(f"{len(rows)} carts")
         self.tally.pairs["signal_with_start", "succeeds"] += len(rows)
         self._judge_carts(heard)
