@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -91,7 +91,7 @@ class Front:
             "embedded": embedded,
             "grpc": self._client._backend,
             "rest": _opened(RestActs(self._web, embedded.acts)),
-            "sql": _opened(SqlActs(self._pool, embedded.acts)),
+            "sql": _opened(SqlActs(self._pool, embedded.acts, self._engine.died)),
         }
         self.doors = {name: Door(name, b, self._engine, self._web) for name, b in backends.items()}
 
@@ -270,9 +270,9 @@ REST: Final[dict[str, Callable[[Any], Request]]] = {
 class SqlActs(Borrowed):
     """perdure.start, perdure.signal and perdure.emit. What was asked for is done later, and then its row is gone or has an error."""
 
-    def __init__(self, pool: Any, direct: Any) -> None:
+    def __init__(self, pool: Any, direct: Any, died: asyncio.Future[None]) -> None:
         super().__init__(direct)
-        self._pool = pool
+        self._pool, self._died = pool, died
 
     async def call(self, act: Act[Any, Any], request: Any, within_s: float | None = None) -> Any:
         match act.name:
@@ -285,7 +285,16 @@ class SqlActs(Borrowed):
                 await self._done("emit($1, $2, $3)", r.name, r.payload.decode(), r.key or None)
                 return EventEmitted(0, True)
             case _:
-                return await self._direct.call(act, request, within_s)
+                return await self._before_death(self._direct.call(act, request, within_s))
+
+    async def _before_death(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """What goes to the engine directly. A call through this door outlives its engine, and this one doesn't."""
+        asked = asyncio.ensure_future(answer)
+        await asyncio.wait({asked, self._died}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            asked.cancel()
+            raise Unavailable("the engine died")
+        return asked.result()
 
     async def _done(self, function: str, *args: Any) -> None:
         async with self._pool.acquire() as c, c.transaction():

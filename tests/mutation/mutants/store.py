@@ -433,6 +433,20 @@ MUTANTS = [
         "store/test_conditions.py::test_a_message_reaches_runs_of_its_own_namespace_alone",
     ),
     Mutant(
+        "message-keys-belong-to-one-run-of-a-chain",
+        "store/sql/inbox.sql",
+        "coalesce(c.first, m.addressed) as holder",
+        "m.addressed as holder",
+        "e2e/test_message_life.py::test_key_of_a_message_belongs_to_the_whole_chain",
+    ),
+    Mutant(
+        "message-keys-stay-behind-the-next-run",
+        "store/sql/commits.sql",
+        "   where u.ending = 'success' and u.heir is not null and k.run_id = u.first and",
+        "   where false and u.ending = 'success' and u.heir is not null and k.run_id = u.first and",
+        "e2e/test_message_life.py::test_key_of_an_unread_signal_goes_to_the_next_run",
+    ),
+    Mutant(
         "message-limit-refuses-a-request-to-stop",
         "store/migrations/0001_initial.sql",
         "  return case when kind in ('cancel', 'terminate') then 0\n",
