@@ -222,10 +222,11 @@ async def test_too_many_unread_signals_are_refused_to_the_sender_and_the_run_goe
         assert (await api.get(f"/runs/{run}/result", wait=LIMIT))["result"] == [{"n": 1}, 7]
 
 
-async def test_full_signal_stays_full_across_a_takeover_and_is_free_when_read(
-    dsn: str, sql: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 3)
+FULL = "select full_signals from perdure.run_queue"
+
+
+async def _fill(dsn: str, sql: Any) -> tuple[Any, str]:
+    """A run that has left three signals unread, and whose engine is gone."""
     word, go = Signal("md_takeover", int), Signal("md_takeover_go", str)
     Signal("md_takeover_wake", int)
 
@@ -236,25 +237,50 @@ async def test_full_signal_stays_full_across_a_takeover_and_is_free_when_read(
         await go.next()
         return read
 
-    full = "select full_signals from perdure.run_queue"
     async with Perdure(dsn, tune_gc=False) as first:
         first.serve(takes_over)
         await first.engine.refresh()
         run = (await first.start(takes_over)).id
         for n in range(3):
             await first._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover", str(n).encode()))
-        await until(lambda: sql.fetchval(full))
+        await until(lambda: sql.fetchval(FULL))
+    return takes_over, run
+
+
+async def test_full_signal_stays_full_across_a_takeover(dsn: str, sql: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 3)
+    takes_over, run = await _fill(dsn, sql)
     async with Perdure(dsn, tune_gc=False) as second:
         second.serve(takes_over)
         await second.engine.refresh()
         await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover_wake", b"0"))
         await until(lambda: second.engine.runs.get(ids.parse(run)))
-        assert await sql.fetchval(full) == '["md_takeover"]', "its history has not become shorter"
+        assert await sql.fetchval(FULL) == '["md_takeover"]', "its history has not become shorter"
         with pytest.raises(LimitReached, match="unread signals 'md_takeover'"):
             await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover", b"3"))
         await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover_go", b'"x"'))
-        await until(lambda: _is_free(sql, full))
+        await until(lambda: _is_free(sql, FULL))
         await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover", b"3"))
+
+
+async def test_full_signal_is_free_when_an_engine_died_after_it_was_read(
+    dsn: str, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the code reads is no event. So the history is that of a run that has read, and the row that of one that has not."""
+    monkeypatch.setattr("perdure.core.waits.SIGNALS_BUFFERED_MAX", 3)
+    takes_over, run = await _fill(dsn, sql)
+    async with Perdure(dsn, tune_gc=False) as second:
+        second.serve(takes_over)
+        await second.engine.refresh()
+        await second._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover_go", b'"x"'))
+        await until(lambda: _is_free(sql, FULL))
+    await sql.execute("update perdure.run_queue set full_signals = $1", '["md_takeover"]')
+    async with Perdure(dsn, tune_gc=False) as third:
+        third.serve(takes_over)
+        await third.engine.refresh()
+        await third._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover_wake", b"0"))
+        await until(lambda: _is_free(sql, FULL), "the name is free", LIMIT)
+        await third._backend.call(acts.SIGNAL, SendSignal(run, "md_takeover", b"3"))
 
 
 async def _is_free(sql: Any, query: str) -> bool:

@@ -493,7 +493,7 @@ MUTANTS = [
         "engine/services/claims.py",
         "            run.full = list(c.full)\n",
         "",
-        "server/test_message_doors.py::test_full_signal_stays_full_across_a_takeover_and_is_free_when_read",
+        "server/test_message_doors.py::test_full_signal_is_free_when_an_engine_died_after_it_was_read",
     ),
     Mutant(
         "message-cancel-does-not-wake-a-run-in-line",
