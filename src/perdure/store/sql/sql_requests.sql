@@ -63,7 +63,7 @@ select id from perdure.sql_request
 -- name: delete_failed_sql_requests
 delete from perdure.sql_request r
  where r.ctid = any(array(select x.ctid from perdure.sql_request x
-                           where x.error is not null and x.at < now() - :age_s::float8 * interval '1 second' order by x.at limit :limit));
+                           where x.error is not null and x.at < perdure.clock() - :age_s::float8 * interval '1 second' order by x.at limit :limit));
 
 -- name: delete_orphaned_effects
 -- Effects of transactional tasks whose run is gone. Of the oldest rows: runs go in the order of their age.
