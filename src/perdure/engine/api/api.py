@@ -21,6 +21,7 @@ import msgspec
 
 from perdure.core import ids
 from perdure.core.access import Permission, Principal, Role
+from perdure.core.api import ACTS
 from perdure.core.api.act import KEY_PREFIX, LAST_RUN, RUN_PREFIX_CHARS_MIN, Act, RunRef
 from perdure.core.api.texts import check_text, check_texts
 from perdure.core.approvals import Via
@@ -169,7 +170,7 @@ class NamespaceApi:
         self.check(act.permission)
         check_texts(request)
         handler = HANDLERS[act.name]
-        names_run = self.begins_starts and hasattr(request, "run")
+        names_run = self.begins_starts and act.name in NAME_RUNS
         reply: Coroutine[Any, Any, R] = self._on_run(handler, request) if names_run else handler(self, request)
         return reply
 
@@ -269,6 +270,8 @@ def page_limit(limit: int) -> int:
 
 
 Handler = Callable[[NamespaceApi, Any], Coroutine[Any, Any, Any]]
+NAME_RUNS: Final = frozenset(act.name for act in ACTS.values() if hasattr(act.request, "run"))
+"""Acts on one run."""
 HANDLERS: Final[dict[str, Handler]] = {}
 """By the act's name. The modules of this package fill it; `perdure.engine.api` imports them all."""
 

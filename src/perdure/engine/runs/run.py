@@ -416,11 +416,14 @@ class RunUnit(EndingUnit):
         is_released = any(s.release is not None for s in self.segments)
         waits = wait_reason if not is_released else None  # a release says itself what the run waits for
         is_cancelled, is_settled = any(x.stops for x in self.extras), any(x.settles for x in self.extras)
-        full = next((x.full for x in reversed(self.extras) if x.full is not None), None)
+        full: list[str] | None = None
+        for x in self.extras:
+            if x.full is not None:
+                full = x.full
         moved = next((x.version for x in reversed(self.extras) if x.version is not None), None)
         paused = next((x.paused for x in self.extras if x.paused is not None), None)
-        given = (waits, moved, paused, full)
-        if is_cancelled or is_settled or any(one is not None for one in given):
+        is_given = waits is not None or moved is not None or paused is not None or full is not None
+        if is_cancelled or is_settled or is_given:
             word, reasons = waits or (None, None)
             version, pin = moved or (None, None)
             batch.changes.append(
