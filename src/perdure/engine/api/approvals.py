@@ -390,7 +390,7 @@ def _asked(held: HeldApproval, name: str, question: str) -> Standing:
     # Without one, a run that was retried or continued as new has not asked again yet.
     if question and held.is_active and (found is None or found.question != question):
         raise Conflict(
-            f"the question of the approval {name!r} has changed since you read it; nothing was recorded. Read it again, then answer"
+            f"the question of the approval {name!r} has changed since you read it. Nothing was recorded. Read it again, then answer."
         )
     return _standing(held)
 
